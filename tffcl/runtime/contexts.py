@@ -1,0 +1,104 @@
+"""TFF execution contexts over workers that this library starts and ends itself."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import grpc
+import tensorflow_federated as tff
+
+from tffcl.runtime import stubs
+from tffcl.runtime import worker as worker_lib
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+)
+
+
+def create_context(channel: grpc.Channel, describe: Callable[[], str]) -> tff.framework.SyncExecutionContext:
+    """An execution context that runs computations in the worker at the other end of `channel`.
+
+    Args:
+      channel: Channel to a TFF worker, without limits on the length of messages.
+      describe: Gives one line on how the worker stands, for the error when it does not answer.
+    """
+    stub = stubs.WorkerStub(channel, describe)
+
+    def create_executor(cardinalities: Any) -> tff.framework.RemoteExecutor:
+        cardinalities.setdefault(tff.CLIENTS, 0)  # a computation without clients says nothing about their number
+        executor = tff.framework.RemoteExecutor(stub, dispose_batch_size=1)
+        executor.set_cardinalities(cardinalities)
+        return executor
+
+    return tff.framework.SyncExecutionContext(
+        executor_fn=tff.framework.ResourceManagingExecutorFactory(create_executor),
+        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+        transform_args=tff.tensorflow.transform_args,
+        transform_result=tff.tensorflow.transform_result,
+    )
+
+
+class LocalRuntime:
+    """A worker on this machine together with the TFF context that uses it.
+
+    As a context manager it installs its context in the current thread, and on leaving takes it away and ends the
+    worker. TFF's contexts belong to threads: another thread has to enter a runtime of its own.
+    """
+
+    def __init__(self, num_threads: Optional[int] = None) -> None:
+        """Starts the worker, which takes about a second.
+
+        Args:
+          num_threads: Threads that the worker may use; None leaves it to TensorFlow.
+        """
+        self.worker = worker_lib.Worker(num_threads)
+        self._channel = grpc.insecure_channel(self.worker.address, options=_CHANNEL_OPTIONS)
+        self.context = create_context(self._channel, self.worker.describe)
+        self._installed: list[Any] = []
+
+    def close(self) -> None:
+        """Ends the worker; computations in this runtime's context then raise `RunError`."""
+        self._channel.close()
+        self.worker.close()
+
+    def __enter__(self) -> LocalRuntime:
+        installed = tff.framework.get_context_stack().install(self.context)
+        installed.__enter__()
+        self._installed.append(installed)
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        try:
+            self._installed.pop().__exit__(*exc_info)
+        finally:
+            self.close()
+
+
+def local(num_threads: Optional[int] = None) -> LocalRuntime:
+    """Starts a worker on this machine: `with tffcl.runtime.local(): ...` runs computations there.
+
+    Args:
+      num_threads: Threads that the worker may use; None leaves it to TensorFlow.
+
+    Returns:
+      A runtime; leaving its `with` block restores the context before it and ends the worker.
+
+    Raises:
+      RunError: If the worker cannot be started.
+    """
+    return LocalRuntime(num_threads)
+
+
+def set_local(num_threads: Optional[int] = None) -> LocalRuntime:
+    """Makes a worker on this machine TFF's default context, for scripts and notebooks.
+
+    Args:
+      num_threads: Threads that the worker may use; None leaves it to TensorFlow.
+
+    Returns:
+      The runtime; its worker ends with this process at the latest.
+    """
+    runtime = LocalRuntime(num_threads)
+    tff.framework.set_default_context(runtime.context)
+    return runtime

@@ -1,0 +1,28 @@
+"""Quiet logs: environment variables that TensorFlow reads once, when it is imported.
+
+Import nothing heavy here: entry points call `quiet_logs()` before TensorFlow comes in.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+
+_QUIET_ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # C++ INFO, WARNING and ERROR: all of it noise about missing GPUs and duplicate plugins
+    "GRPC_VERBOSITY": "NONE",  # else every ended worker prints connection errors
+    "ABSL_MIN_LOG_LEVEL": "3",
+}
+
+
+def quiet_logs() -> None:
+    """Silences TensorFlow, gRPC and absl; variables that the user has set win.
+
+    Has to run before the first import of TensorFlow, which reads them only then.
+    """
+    for name, value in _QUIET_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    for name in ("tensorflow", "absl"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(tensorflow|keras|jax|tensorflow_federated)\b")

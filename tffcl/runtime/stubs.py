@@ -1,0 +1,66 @@
+"""A gRPC stub that says in one line that its worker is gone; TFF's own tries again for ever."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Iterator
+
+import grpc
+import tensorflow_federated as tff
+
+from tffcl import errors
+
+
+class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
+    """A `RemoteExecutorGrpcStub` that raises `RunError` where TFF would ask for another try."""
+
+    def __init__(self, channel: grpc.Channel, describe: Callable[[], str]) -> None:
+        """Connects to a worker.
+
+        Args:
+          channel: Channel to the worker.
+          describe: Gives one line on how the worker stands; called when it does not answer.
+        """
+        super().__init__(channel)
+        self._describe = describe
+
+    @contextlib.contextmanager
+    def _no_retry(self) -> Iterator[None]:
+        try:
+            yield
+        except (tff.framework.RetryableError, ValueError) as error:  # ValueError: the channel has been closed
+            raise errors.RunError(f"lost the worker during a computation: {self._describe()}") from error
+
+    def get_executor(self, request: Any) -> Any:
+        with self._no_retry():
+            return super().get_executor(request)
+
+    def create_value(self, request: Any) -> Any:
+        with self._no_retry():
+            return super().create_value(request)
+
+    def create_struct(self, request: Any) -> Any:
+        with self._no_retry():
+            return super().create_struct(request)
+
+    def create_call(self, request: Any) -> Any:
+        with self._no_retry():
+            return super().create_call(request)
+
+    def create_selection(self, request: Any) -> Any:
+        with self._no_retry():
+            return super().create_selection(request)
+
+    def compute(self, request: Any) -> Any:
+        with self._no_retry():
+            return super().compute(request)
+
+    def dispose(self, request: Any) -> None:
+        """Frees values in the worker; a worker that is gone has nothing left to free."""
+        with contextlib.suppress(errors.RunError, grpc.RpcError), self._no_retry():
+            super().dispose(request)
+
+    def dispose_executor(self, request: Any) -> None:
+        """Frees an executor and all its values; a worker that is gone has nothing left to free."""
+        with contextlib.suppress(errors.RunError, grpc.RpcError), self._no_retry():
+            super().dispose_executor(request)
