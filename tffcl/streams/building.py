@@ -65,7 +65,8 @@ def _fill(drafts: list[_Draft], label: int, request: Request, overlap: float) ->
     loads = {place: sum(map(len, draft.own)) for place, draft in enumerate(drafts) if label in draft.labels}
     if not loads:
         return
-    documents = generator(request.seed, SHUFFLE, label).permutation(np.flatnonzero(request.train_labels == label))
+    rng = generator(request.seed, SHUFFLE, label)
+    documents = rng.permutation(np.flatnonzero(request.train_labels == label))
     common = num_common(len(documents), overlap)
     train, validation = division.hold_out([documents[:common]], request.validation_share)
     for place, part in division.divide(documents[common:], loads).items():
@@ -73,8 +74,8 @@ def _fill(drafts: list[_Draft], label: int, request: Request, overlap: float) ->
         if not len(part) and not len(train):
             raise StreamError(
                 f"task {draft.task} of client {draft.client} has no training document of "
-                f"{request.describe(label)}: its {len(documents)} documents cannot serve the {len(loads)} tasks "
-                "that picked it; ask for min_documents=1 or more, or fewer tasks")
+                f"{request.describe(label)}: its {len(documents)} documents cannot serve the {len(loads)} "
+                "tasks that picked it; ask for min_documents=1 or more, or fewer tasks")
         draft.own.append(part)
         draft.common_train.append(train)
         draft.common_validation.append(validation)

@@ -18,11 +18,12 @@ def checked_labels(labels: Sequence[int] | np.ndarray, where: str, num_labels: i
     array = np.asarray(labels)
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
         raise StreamError(
-            f"{where}: expected a flat sequence of whole label ids, got shape {array.shape}, dtype {array.dtype}")
+            f"{where}: expected a flat sequence of whole label ids, got shape {array.shape}, "
+            f"dtype {array.dtype}")
     upper = np.inf if num_labels is None else num_labels
     wrong = np.flatnonzero((array < 0) | (array >= upper))
     if wrong.size:
-        span = "0 or more" if num_labels is None else f"0..{num_labels - 1}, one of the {num_labels} label names"
+        span = "0 or more" if num_labels is None else f"0..{num_labels - 1}, a place in label_names"
         raise StreamError(f"{where}: row {wrong[0]} has label {array[wrong[0]]}; label ids must be {span}")
     return array.astype(np.int64)
 
@@ -58,9 +59,9 @@ def pick_labels(
     left = {label: min(capacity, num_tasks) for label, capacity in capacities.items() if capacity > 0}
     if sum(left.values()) < num_tasks * labels_per_task:
         raise StreamError(
-            f"{num_tasks} tasks x {labels_per_task} labels = {num_tasks * labels_per_task} picks, but the labels' "
-            f"documents allow {sum(left.values())}: ask for fewer clients, tasks or labels_per_task, or a "
-            "smaller min_documents")
+            f"{num_tasks} tasks x {labels_per_task} labels = {num_tasks * labels_per_task} picks, but the "
+            f"labels' documents allow {sum(left.values())}: ask for fewer clients, tasks or labels_per_task, "
+            "or a smaller min_documents")
     picks = []
     for remaining in range(num_tasks, 0, -1):
         slack = sum(min(n, remaining - 1) for n in left.values()) - (remaining - 1) * labels_per_task

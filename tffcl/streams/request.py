@@ -45,7 +45,8 @@ class Request:
             if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
                 raise StreamError(f"{name} must be a whole number, {least} or more; got {value!r}")
         if not isinstance(self.validation_share, numbers.Real) or not 0 <= self.validation_share < 1:
-            raise StreamError(f"validation_share must be at least 0 and below 1; got {self.validation_share!r}")
+            raise StreamError(
+                f"validation_share must be at least 0 and below 1; got {self.validation_share!r}")
         num_labels = None if self.label_names is None else len(self.label_names)
         for name in ("train_labels", "test_labels"):
             checked = labels_lib.checked_labels(getattr(self, name), name, num_labels)
@@ -76,12 +77,13 @@ class Request:
           needed: training documents below which a label serves no task, for the error message.
 
         Raises:
-          StreamError: the dataset, or the part of it with enough documents, has fewer labels than a task needs.
+          StreamError: the labels, or those of them with enough documents, are fewer than a task needs.
         """
         ids, wanted = self.label_ids(), self.labels_per_task or 1
         if wanted > len(ids):
             raise StreamError(
-                f"labels_per_task={wanted}, but the dataset has {len(ids)} labels: ask for {len(ids)} or fewer")
+                f"labels_per_task={wanted}, but the dataset has {len(ids)} labels: ask for {len(ids)} "
+                "or fewer")
         trains = labels_lib.documents_by_label(self.train_labels, ids)
         tested = set(np.unique(self.test_labels).tolist())
         capacities = {
@@ -94,6 +96,6 @@ class Request:
             rule = f"at least {needed} training documents" + (
                 " and a test document" if self.require_test else "")
             raise StreamError(
-                f"labels_per_task={wanted}, but only {usable} of {len(ids)} labels have {rule}: ask for fewer "
-                "labels_per_task, or a smaller min_documents or require_test=False")
+                f"labels_per_task={wanted}, but only {usable} of {len(ids)} labels have {rule}: ask for "
+                "fewer labels_per_task, or a smaller min_documents or require_test=False")
         return capacities

@@ -26,12 +26,12 @@ def non_iid(
     """The paper's non-iid split: tasks share labels, never documents.
 
     Each of the C x T tasks picks `labels_per_task` labels at random. The documents of a label that n tasks
-    picked are divided at random into n disjoint parts, sizes differing by at most 1. A task's test set is every
-    test document with one of its labels, not divided.
+    picked are divided at random into n disjoint parts, sizes differing by at most 1. A task's test set is
+    every test document with one of its labels, not divided.
 
     >>> stream = non_iid([0, 1] * 20, [0, 1], num_clients=2, num_tasks=1, labels_per_task=2)
     >>> [len(stream.task(client, 0).train) for client in range(2)]
-    [17, 18]
+    [17, 17]
 
     Args:
       train_labels: dataset label id of each training document, int [n].
@@ -44,10 +44,10 @@ def non_iid(
       seed: decides labels and documents of the tasks ("task generation" in table 4).
       order_seed: decides the order of the tasks at each client, and nothing else.
       label_names: names of all dataset labels, in the order of their ids; also says which ids exist.
-      min_documents: training documents (validation included) that a task gets of each of its labels, at least.
-        A label goes to at most (its documents // min_documents) tasks; one with too few for a single task is
-        picked by none, and listed in `excluded_labels`. Fine-grained TREC needs this: a label of 4 documents
-        can serve one task, not 15. With 0 any label may be picked, and an empty part is an error.
+      min_documents: training documents (validation included) that a task gets of each of its labels, at
+        least. A label goes to at most (its documents // min_documents) tasks; one with too few for a single
+        task is picked by none, and listed in `excluded_labels`. Fine-grained TREC needs this: a label of 4
+        documents can serve one task, not 15. With 0 any label may be picked, and an empty part is an error.
       require_test: pick only labels that occur in the test set, so that every task can be scored.
 
     Raises:
@@ -67,21 +67,19 @@ def overlapping(
 ) -> TaskStream:
     """As `non_iid`, but tasks that share a label also share documents of it.
 
-    Of each label's documents, the share `overlap` (rounded) goes to every task that has the label; the rest is
-    divided as in `non_iid`, and `overlap=0` is that split exactly. Which shared documents are held out for
-    validation is decided once per label: no task learns from a document that another validates with.
+    Of each label's documents, the share `overlap` (rounded) goes to every task that has the label; the
+    rest is divided as in `non_iid`, and `overlap=0` is that split exactly. Which shared documents are held out
+    for validation is decided once per label: no task learns from a document that another validates with.
 
-    Args:
-      overlap: share of a label's documents, 0 to 1, that all of its tasks get.
-      train_labels, test_labels, and the rest: see `non_iid`.
+    `overlap` is a share from 0 to 1; the other arguments are those of `non_iid`.
 
     Raises:
       StreamError: the data cannot give this; the message says what would be possible.
     """
     if not isinstance(overlap, numbers.Real) or not 0 <= overlap <= 1:
         raise StreamError(f"overlap must be a share from 0 to 1; got {overlap!r}")
-    request = Request(train_labels, test_labels, num_clients, num_tasks, labels_per_task, validation_share, seed,
-                      order_seed, label_names, min_documents, require_test)
+    request = Request(train_labels, test_labels, num_clients, num_tasks, labels_per_task, validation_share,
+                      seed, order_seed, label_names, min_documents, require_test)
 
     def capacity(documents: int) -> int:
         common = num_common(documents, overlap)
@@ -104,16 +102,14 @@ def iid(
 
     Both the sizes of the parts of a label and the sizes of the tasks differ by at most 1; parts are disjoint.
 
-    Args:
-      labels_per_task: None for all labels with enough documents for every task; else that many of those, drawn
-        once for all tasks.
-      train_labels, test_labels, and the rest: see `non_iid`.
+    `labels_per_task` is None for all labels with enough documents for every task, else that many of those,
+    drawn once for all tasks; the other arguments are those of `non_iid`.
 
     Raises:
       StreamError: the data cannot give this; the message says what would be possible.
     """
-    request = Request(train_labels, test_labels, num_clients, num_tasks, labels_per_task, validation_share, seed,
-                      order_seed, label_names, min_documents, require_test)
+    request = Request(train_labels, test_labels, num_clients, num_tasks, labels_per_task, validation_share,
+                      seed, order_seed, label_names, min_documents, require_test)
     # A label serves all tasks or none: the tasks would not be identically distributed otherwise.
     needed = request.total_tasks * min_documents
     capacities = request.capacities(
