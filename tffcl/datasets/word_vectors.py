@@ -1,0 +1,168 @@
+"""Word vectors: from a file, from a gensim download, from the GloVe extra, or trained on the clients' own text."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import zlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Optional, Union
+
+import numpy as np
+
+from tffcl.datasets import glove_package, vector_files
+from tffcl.errors import InputError, WordVectorError
+
+_FILE_ENDINGS = (".txt", ".vec", ".bin", ".kv", ".gz", ".model", ".npy", ".zip")
+
+
+@dataclasses.dataclass(frozen=True)
+class WordVectors:
+    """Words with a vector each.
+
+    Attributes:
+      words: V distinct words.
+      vectors: float32 [V, D], finite.
+      source: where they come from, for reports.
+    """
+
+    words: tuple[str, ...]
+    vectors: np.ndarray
+    source: str
+
+
+def load_word_vectors(
+    source: Union[str, os.PathLike[str]],
+    vocabulary: Optional[Collection[str]] = None,
+    *,
+    unicode_errors: str = "strict",
+) -> WordVectors:
+    """Reads the vectors of the words in `vocabulary`; the file is streamed, other words never stay in memory.
+
+    Args:
+      source: a path to word2vec text or binary (`.gz` too), GloVe text (which has no header), or a gensim
+        `KeyedVectors` file (`.kv`; a pickle, so load only files that you trust); or "glove-50" for the vectors of the
+        package of the `glove` extra; or a name that `gensim.downloader` knows, e.g. "glove-wiki-gigaword-100".
+      vocabulary: the words to keep; None keeps all.
+      unicode_errors: what to do with a word that is not UTF-8: "strict" raises, "ignore" skips that word.
+
+    Returns:
+      The words that were found, in file order; the first of a repeated word wins.
+
+    Raises:
+      WordVectorError: no such file or name, a malformed line, a wrong dimension or count, or a value that is not
+        finite. It names the file and the line or word.
+      InputError: `unicode_errors` is something else.
+    """
+    if unicode_errors not in ("strict", "ignore"):
+        raise InputError(f"unicode_errors must be 'strict' or 'ignore', found {unicode_errors!r}")
+    wanted = None if vocabulary is None else frozenset(vocabulary)
+    if str(source) == "glove-50":
+        rows = glove_package.read(wanted)
+    else:
+        rows = vector_files.read(_path_of(source), wanted, unicode_errors)
+    return _collect(rows, str(source))
+
+
+def train_word_vectors(
+    tokenised_texts: Sequence[Sequence[str]],
+    dimension: int = 100,
+    *,
+    seed: int = 0,
+    epochs: int = 30,
+    window: int = 5,
+    min_count: int = 1,
+) -> WordVectors:
+    """Trains Word2Vec (skip-gram) on the clients' own text; the same input and seed give the same vectors.
+
+    Args:
+      tokenised_texts: training documents only, a list of tokens each.
+      dimension: D.
+      seed: of initial vectors and negative samples.
+      epochs: passes over the text; small collections need many.
+      window: words to each side that count as context.
+      min_count: rarer words get no vector.
+
+    Returns:
+      Vectors of every word that occurs at least `min_count` times, commonest first.
+
+    Raises:
+      InputError: no word to train on, or a dimension below 1.
+    """
+    if dimension < 1:
+        raise InputError(f"dimension must be at least 1, found {dimension}")
+    sentences = [list(tokens) for tokens in tokenised_texts if len(tokens)]
+    if not sentences:
+        raise InputError("word vectors cannot be trained: no document has a word")
+    from gensim.models import Word2Vec
+
+    try:
+        # more than one worker makes the order of updates, and Python's own hash makes the start, differ from run to run
+        model = Word2Vec(
+            sentences, vector_size=dimension, window=window, min_count=min_count, sg=1, epochs=epochs,
+            seed=seed, workers=1, hashfxn=stable_hash,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise InputError(f"word vectors cannot be trained with min_count={min_count}: {error}") from error
+    vectors = np.asarray(model.wv.vectors, np.float32)
+    return WordVectors(tuple(model.wv.index_to_key), vectors, f"word2vec on {len(sentences)} own documents")
+
+
+def stable_hash(text: str) -> int:
+    """A hash that does not depend on PYTHONHASHSEED."""
+    return zlib.crc32(str(text).encode("utf-8"))
+
+
+def _path_of(source: Union[str, os.PathLike[str]]) -> Path:
+    """The file to read: `source` itself, or what gensim downloads under that name."""
+    path = Path(source)
+    if path.is_file():
+        return path
+    text = str(source)
+    if path.exists() or os.sep in text or text.lower().endswith(_FILE_ENDINGS):
+        what = "a folder, not a file" if path.is_dir() else "no such file of word vectors"
+        raise WordVectorError(
+            f"{text}: {what}; give a word2vec, GloVe or gensim file, 'glove-50' or a gensim name"
+        )
+    return _download(text)
+
+
+def _download(name: str) -> Path:
+    """Fetches a gensim-data set into gensim's own folder; gensim checks its sum."""
+    import gensim.downloader
+
+    try:
+        return Path(gensim.downloader.load(name, return_path=True))
+    except ValueError:
+        raise WordVectorError(
+            f"{name}: neither a file nor a name that gensim.downloader knows (e.g. glove-wiki-gigaword-100)"
+        ) from None
+    except Exception as error:  # urllib, ssl and gensim's own plain Exceptions alike
+        raise WordVectorError(
+            f"{name}: no such file, and it cannot be fetched by gensim.downloader ({_one_line(error)}); "
+            "give a path to a word-vector file, or 'glove-50' after pip install 'tffcl[glove]'"
+        ) from error
+
+
+def _collect(rows, source: str) -> WordVectors:
+    """Stacks (word, vector, place) rows; refuses values that are not finite."""
+    words, vectors = {}, []
+    for word, vector, place in rows:
+        if word in words:
+            continue
+        if not np.isfinite(vector).all():
+            raise WordVectorError(
+                f"{source}, {place}: the vector of {word!r} holds a value that is not finite"
+            )
+        words[word] = len(vectors)
+        vectors.append(vector)
+    if not vectors:
+        raise WordVectorError(
+            f"{source}: holds no vector of any wanted word; is it the right language and case?"
+        )
+    return WordVectors(tuple(words), np.stack(vectors).astype(np.float32, copy=False), source)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:160]
