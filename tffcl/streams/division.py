@@ -22,7 +22,7 @@ def divide(documents: np.ndarray, loads: Mapping[int, int]) -> dict[int, np.ndar
     return dict(zip(owners, np.array_split(documents, len(owners))))
 
 
-def validation_counts(sizes: Sequence[int], share: float) -> np.ndarray:
+def validation_counts(sizes: Sequence[int] | np.ndarray, share: float) -> np.ndarray:
     """How many documents of each label to hold out, int64 [k], for labels with `sizes` documents.
 
     Stratified by largest remainder: the total is `share` of all documents (rounded; at least 1 if share > 0),

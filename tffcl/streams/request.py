@@ -20,12 +20,24 @@ def generator(seed: int, purpose: int, *ids: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose, *ids)))
 
 
+def check_share(name: str, value: object) -> None:
+    """Raises StreamError unless `value` is a number from 0 to 1."""
+    if not isinstance(value, numbers.Real) or not 0 <= float(value) <= 1:
+        raise StreamError(f"{name} must be a share from 0 to 1; got {value!r}")
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Raises StreamError unless `value` is a whole number, `least` or more."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
+        raise StreamError(f"{name} must be a whole number, {least} or more; got {value!r}")
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """What the caller of a split asked for; see `tffcl.streams.non_iid` for the meaning of each setting."""
 
-    train_labels: np.ndarray
-    test_labels: np.ndarray
+    train_labels: Sequence[int] | np.ndarray  # an int64 array [n] once checked
+    test_labels: Sequence[int] | np.ndarray
     num_clients: int
     num_tasks: int
     labels_per_task: int | None
@@ -39,14 +51,11 @@ class Request:
     def __post_init__(self) -> None:
         for name, least in (("num_clients", 1), ("num_tasks", 1), ("labels_per_task", 1), ("seed", 0),
                             ("order_seed", 0), ("min_documents", 0)):
-            value = getattr(self, name)
-            if name == "labels_per_task" and value is None:
-                continue
-            if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-                raise StreamError(f"{name} must be a whole number, {least} or more; got {value!r}")
-        if not isinstance(self.validation_share, numbers.Real) or not 0 <= self.validation_share < 1:
-            raise StreamError(
-                f"validation_share must be at least 0 and below 1; got {self.validation_share!r}")
+            if name != "labels_per_task" or self.labels_per_task is not None:
+                check_count(name, getattr(self, name), least)
+        check_share("validation_share", self.validation_share)
+        if self.validation_share == 1:
+            raise StreamError("validation_share=1 leaves nothing to learn from; it must be below 1")
         num_labels = None if self.label_names is None else len(self.label_names)
         for name in ("train_labels", "test_labels"):
             checked = labels_lib.checked_labels(getattr(self, name), name, num_labels)
@@ -84,7 +93,7 @@ class Request:
             raise StreamError(
                 f"labels_per_task={wanted}, but the dataset has {len(ids)} labels: ask for {len(ids)} "
                 "or fewer")
-        trains = labels_lib.documents_by_label(self.train_labels, ids)
+        trains = labels_lib.documents_by_label(np.asarray(self.train_labels), ids)
         tested = set(np.unique(self.test_labels).tolist())
         capacities = {
             label: min(self.total_tasks, capacity(len(trains[label])))

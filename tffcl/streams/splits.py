@@ -6,16 +6,17 @@ Inter-client Transfer, 2022 (FedSeIT), section 3 "Experimental setup" and table 
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
+from typing import Union
 
-from tffcl.errors import StreamError
+import numpy as np
+
 from tffcl.streams import labels as labels_lib
 from tffcl.streams.building import build_stream, num_common
-from tffcl.streams.request import PICK, Request, generator
+from tffcl.streams.request import PICK, Request, check_share, generator
 from tffcl.streams.stream import TaskStream
 
-_Labels = Sequence[int]  # or an integer array [n]: row -> dataset label id
+_Labels = Union[Sequence[int], np.ndarray]  # row -> dataset label id, integer [n]
 
 
 def non_iid(
@@ -68,16 +69,15 @@ def overlapping(
     """As `non_iid`, but tasks that share a label also share documents of it.
 
     Of each label's documents, the share `overlap` (rounded) goes to every task that has the label; the
-    rest is divided as in `non_iid`, and `overlap=0` is that split exactly. Which shared documents are held out
-    for validation is decided once per label: no task learns from a document that another validates with.
+    rest is divided as in `non_iid`, and `overlap=0` is that split exactly. Which shared documents are held
+    out for validation is decided once per label: no task learns from a document that another validates with.
 
     `overlap` is a share from 0 to 1; the other arguments are those of `non_iid`.
 
     Raises:
       StreamError: the data cannot give this; the message says what would be possible.
     """
-    if not isinstance(overlap, numbers.Real) or not 0 <= overlap <= 1:
-        raise StreamError(f"overlap must be a share from 0 to 1; got {overlap!r}")
+    check_share("overlap", overlap)
     request = Request(train_labels, test_labels, num_clients, num_tasks, labels_per_task, validation_share,
                       seed, order_seed, label_names, min_documents, require_test)
 

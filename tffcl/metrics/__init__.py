@@ -1,0 +1,24 @@
+"""What a continual learner achieved, forgot and sent: plain numpy on accuracy[client][after task][task]."""
+
+from tffcl.metrics.communication import dense_bytes, sparse_bytes
+from tffcl.metrics.matrices import (
+    average_accuracy,
+    backward_transfer,
+    forgetting,
+    forward_transfer,
+    mean_of_known,
+    score_tensor,
+    task_averaged_test_accuracy,
+)
+
+__all__ = [
+    "average_accuracy",
+    "backward_transfer",
+    "dense_bytes",
+    "forgetting",
+    "forward_transfer",
+    "mean_of_known",
+    "score_tensor",
+    "sparse_bytes",
+    "task_averaged_test_accuracy",
+]
