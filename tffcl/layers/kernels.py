@@ -1,0 +1,147 @@
+"""Decomposed kernels as pure functions on flat vectors: base, mask and adaptive (FedSeIT eq. 1, FedWeIT eq. 4).
+
+A network's shared kernels cross the border of a federated computation as one flat float32 vector; a
+`KernelLayout` says which slice is which kernel. A mask has one logit for each output unit (the last axis of a
+kernel), so a layout also knows how to spread a mask over the entries that it gates.
+
+Sources: FedSeIT (Chaudhary et al., 2022) and FedWeIT (Yoon et al., 2021).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tffcl import errors
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorLayout:
+    """Named tensors laid end to end in one flat float32 vector.
+
+    >>> layout = VectorLayout((("weight", (2, 3)), ("bias", (3,))))
+    >>> layout.size
+    9
+    """
+
+    parts: tuple[tuple[str, tuple[int, ...]], ...]
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.parts]
+        if len(set(names)) != len(names):
+            raise errors.InputError(f"layout: every part needs a name of its own, found {names}")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Entries in each part."""
+        return tuple(math.prod(shape) for _, shape in self.parts)
+
+    @property
+    def size(self) -> int:
+        """Entries in all."""
+        return sum(self.sizes)
+
+    def slice_of(self, name: str) -> slice:
+        """Where the part called `name` stands in the vector.
+
+        Raises:
+          InputError: there is no such part.
+        """
+        start = 0
+        for (part, _), size in zip(self.parts, self.sizes):
+            if part == name:
+                return slice(start, start + size)
+            start += size
+        raise errors.InputError(f"layout: no part named {name!r}; there are {[p for p, _ in self.parts]}")
+
+    def split(self, flat: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The named tensors of a `[size]` vector."""
+        pieces = tf.split(flat, list(self.sizes)) if self.parts else []
+        return {name: tf.reshape(piece, shape) for (name, shape), piece in zip(self.parts, pieces)}
+
+    def join(self, tensors: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The `[size]` vector of the named tensors; the inverse of `split`."""
+        if not self.parts:
+            return tf.zeros([0])
+        return tf.concat([tf.reshape(tensors[name], [-1]) for name, _ in self.parts], 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelLayout(VectorLayout):
+    """The layout of kernels that are decomposed; the last axis of each kernel is its output units."""
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Output units of each kernel: the number of mask logits that it has."""
+        return tuple(shape[-1] for _, shape in self.parts)
+
+    @property
+    def mask_size(self) -> int:
+        """Mask logits in all."""
+        return sum(self.units)
+
+    def spread(self, per_unit: tf.Tensor) -> tf.Tensor:
+        """Repeats `[..., mask_size]` values over the entries of their units: `[..., size]`."""
+        pieces = tf.split(per_unit, list(self.units), axis=-1)
+        lead = [1] * (len(per_unit.shape) - 1)
+        rows = [size // units for size, units in zip(self.sizes, self.units)]
+        return tf.concat([tf.tile(p, [*lead, r]) for p, r in zip(pieces, rows)], axis=-1)
+
+    def weigh(self, per_kernel: tf.Tensor, flat: tf.Tensor) -> tf.Tensor:
+        """Multiplies each kernel of `[..., size]` by its own scalar of `[..., kernels]`."""
+        pieces = tf.split(flat, list(self.sizes), axis=-1)
+        scalars = tf.split(per_kernel, len(self.parts), axis=-1)
+        return tf.concat([scalar * piece for scalar, piece in zip(scalars, pieces)], axis=-1)
+
+
+def decomposed_kernel(
+    layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Tensor, adaptive: tf.Tensor
+) -> tf.Tensor:
+    """theta = B * sigmoid(m) + A (FedSeIT eq. 1).
+
+    Args:
+      layout: the kernels that the vectors hold.
+      base: B, float32 `[size]`.
+      mask_logits: m, float32 `[..., mask_size]`.
+      adaptive: A, float32 `[..., size]`.
+
+    Returns:
+      theta, float32 `[..., size]`.
+    """
+    return base * layout.spread(tf.sigmoid(mask_logits)) + adaptive
+
+
+def foreign_sum(layout: KernelLayout, attention: tf.Tensor, foreign: tf.Tensor) -> tf.Tensor:
+    """sum_k alpha_k A_k, what FedWeIT adds into a kernel (FedSeIT eq. 4).
+
+    Args:
+      layout: the kernels that the vectors hold.
+      attention: alpha, float32 `[k, kernels]`, one scalar for each entry and kernel.
+      foreign: the foreign adaptives A_k, float32 `[k, size]`; k may be 0.
+
+    Returns:
+      float32 `[size]`.
+    """
+    pieces = tf.split(foreign, list(layout.sizes), axis=1)
+    columns = tf.unstack(attention, axis=1)
+    return tf.concat([tf.linalg.matvec(p, a, transpose_a=True) for p, a in zip(pieces, columns)], 0)
+
+
+def prune(values: tf.Tensor, threshold: float) -> tf.Tensor:
+    """Sets entries with |value| <= threshold to zero."""
+    return tf.where(tf.abs(values) > threshold, values, tf.zeros_like(values))
+
+
+def soft_threshold(values: tf.Tensor, threshold: float) -> tf.Tensor:
+    """argmin_a (a - v)^2 / 2 + threshold |a|: each entry moves towards zero by at most `threshold`."""
+    return tf.sign(values) * tf.nn.relu(tf.abs(values) - threshold)
+
+
+def glorot_limit(shape: Sequence[int]) -> float:
+    """Half the width of Glorot's uniform distribution for a kernel of this shape (last axes: in, out)."""
+    receptive = math.prod(shape[:-2])
+    fan_in = shape[-2] * receptive if len(shape) > 1 else shape[0]
+    return math.sqrt(6.0 / (fan_in + shape[-1] * receptive))

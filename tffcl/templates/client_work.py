@@ -1,0 +1,93 @@
+"""What a client does, as plain TensorFlow functions with the types that cross its border.
+
+A client work knows nothing of placements: `compose_continual_process` wraps its methods into federated
+computations. Its state is a flat mapping from names to few dense tensors. A method takes only the entries of the
+state that it names, and returns the entries that it changes, so that a round moves nothing that it does not use.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+Tensors = Mapping[str, tf.Tensor]
+
+
+class ClientWork(abc.ABC):
+    """The client's part of a continual process.
+
+    Types (all `OrderedDict`s of `tff.TensorType`, in the order in which the tensors travel):
+      state_type: everything that a client keeps between calls.
+      train_reads / train_writes: names of the state that one round reads and changes.
+      prepare_reads: names of the state that `prepare` reads.
+      evaluate_type: the state of one task at one client, all that `evaluate` reads (see `task_view`).
+      context_type: data that belong to all examples of a client (word vectors, for example); no leading N.
+      example_type: raw examples, every tensor `[N, ...]`, with `label` among them where the work is supervised.
+      prepared_type: `example_type` and whatever `prepare` adds to it, `[N, ...]`.
+      shared_type: what the server holds and broadcasts (a tensor type).
+      knowledge_size: values in a row of the knowledge base, i.e. in `upload["knowledge"]`.
+      num_foreign: K, the most rows that a client receives for a task.
+      max_classes: labels of a task lie in [0, max_classes); None where there are no labels.
+    """
+
+    state_type: OrderedDict
+    train_reads: tuple[str, ...]
+    train_writes: tuple[str, ...]
+    prepare_reads: tuple[str, ...] = ("key",)
+    evaluate_type: OrderedDict
+    context_type: OrderedDict
+    example_type: OrderedDict
+    prepared_type: OrderedDict
+    shared_type: tff.TensorType
+    knowledge_size: int
+    num_foreign: int
+    max_classes: int | None = None
+
+    @abc.abstractmethod
+    def initialize_shared(self) -> tf.Tensor:
+        """The server's first shared value."""
+
+    @abc.abstractmethod
+    def initialize_client(self, shared: tf.Tensor, key: tf.Tensor) -> Tensors:
+        """A client's first state, of `state_type`; `key` is int32 `[2]`, the root of all its randomness."""
+
+    @abc.abstractmethod
+    def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
+        """The state with fresh parameters for a new task; `foreign` is float32 `[k, knowledge_size]`, k <= K."""
+
+    def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
+        """Examples with all that is frozen for the whole task computed once; by default they stay as they are."""
+        del state, foreign, context
+        return examples
+
+    @abc.abstractmethod
+    def train(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor):
+        """One round at one client.
+
+        Args:
+          state: the entries `train_reads`.
+          shared: the server's shared value.
+          data: `context`, `train` and `validation`, of `context_type` and twice `prepared_type`.
+          round_num: int32, the server's count of rounds, for seeds.
+
+        Returns:
+          The entries `train_writes`; the update (a mapping of tensors, for the aggregator); its weight, float32,
+          0 where the client has nothing to say; metrics (a mapping of scalars).
+        """
+
+    @abc.abstractmethod
+    def end_task(self, state: Tensors, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
+        """The state with the task put among the past ones, and what the client uploads (`knowledge` in it)."""
+
+    @abc.abstractmethod
+    def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
+        """Sums over examples (`count`, `loss`, and `correct` where there are labels) for one task."""
+
+    @abc.abstractmethod
+    def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
+        """The entries of a client's state (numpy) with which task number `task` is evaluated: `evaluate_type`."""
