@@ -1,0 +1,77 @@
+"""What all figures share: colours, drawing without global state, writing whole files."""
+
+from __future__ import annotations
+
+import io
+import math
+import pathlib
+from typing import Any
+
+from tffcl.errors import InputError
+from tffcl.reports.run_files import PathLike, write_whole
+
+# Okabe and Ito's palette: told apart with every kind of colour vision. Their yellow is too pale for a line.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+# A second sign beside the colour, for print in grey.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+SHADE = "#E4E4E4"
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib Figure, in inches, that no window, backend or pyplot state knows of.
+
+    Raises:
+      InputError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure  # slow to import, and only plots need it
+    except ImportError as error:
+        raise InputError("plots need matplotlib, which is not installed: pip install matplotlib") from error
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def panels(
+    count: int, *, most_columns: int, width: float, height: float, **kwargs: Any,
+) -> tuple[Any, list[Any]]:
+    """A figure with `count` panels in rows of at most `most_columns`; each is `width` x `height` inches."""
+    rows = math.ceil(count / most_columns)
+    columns = math.ceil(count / rows)
+    figure = new_figure(max(4.2, width * columns), height * rows + 0.8)  # titles need the width
+    axes = figure.subplots(rows, columns, squeeze=False, **kwargs).ravel().tolist()
+    for axis in axes[count:]:
+        axis.remove()
+    for axis in axes[max(0, count - columns):count]:
+        axis.tick_params(labelbottom=True)  # also above a gap in the last row
+    return figure, axes[:count]
+
+
+def plain_axis(axis: Any) -> None:
+    """A frame on two sides, and a faint horizontal grid behind the data."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.tick_params(labelsize=8)
+
+
+def round_axis(axis: Any, num_rounds: int) -> None:
+    """An x axis over rounds 1 .. `num_rounds`, with whole ticks: there is no round 2.5."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    axis.set_xlim(0.5, num_rounds + 0.5)
+
+
+def save(figure: Any, path: PathLike) -> pathlib.Path:
+    """Writes the figure in the format that the name of `path` ends in (.png, .pdf, .svg), whole or not.
+
+    Raises:
+      InputError: matplotlib does not know the format.
+      RunError: the file cannot be written.
+    """
+    path = pathlib.Path(path)
+    buffer = io.BytesIO()
+    try:
+        figure.savefig(buffer, format=path.suffix.lstrip(".").lower() or "png")
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    return write_whole(path, buffer.getvalue())

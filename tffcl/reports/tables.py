@@ -1,0 +1,154 @@
+"""Tables of results, as aligned text or Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tffcl import metrics
+from tffcl.errors import InputError
+from tffcl.reports.run_files import total
+
+NO_DATA = "-"
+
+
+def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = False) -> str:
+    """One row a run: what it was, how well it did, what it forgot, what it sent.
+
+    Accuracies in %, forgetting in percentage points (for densities: NLL and its rise in nats), bytes summed
+    over clients and rounds, time in seconds. A column that no run has a value for is left out.
+
+    Args:
+      results: what `load_results` gives, or the same keys.
+      markdown: a Markdown table instead of aligned text.
+
+    Raises:
+      InputError: no results.
+    """
+    if not results:
+        raise InputError("results_table needs the results of at least one run, got none")
+    columns = {
+        "method": [str(run.get("method", NO_DATA)) for run in results],
+        "dataset": [str(run.get("dataset", NO_DATA)) for run in results],
+        "seed": [str(run.get("seed", NO_DATA)) for run in results],
+        "clients x tasks": [_extent(run) for run in results],
+        "TTA %": [_percent(run.get("task_averaged_test_accuracy")) for run in results],
+        "NLL nats": [_number(run.get("average_nll")) for run in results],
+        "forgotten %": [_percent(None if _is_density(run) else run.get("forgetting")) for run in results],
+        "forgotten nats": [_number(run.get("forgetting") if _is_density(run) else None) for run in results],
+        "sent up": [_bytes(run.get("bytes_up")) for run in results],
+        "sent down": [_bytes(run.get("bytes_down")) for run in results],
+        "seconds": [_seconds(run.get("seconds")) for run in results],
+    }
+    kept = {name: cells for name, cells in columns.items() if any(cell != NO_DATA for cell in cells)}
+    rows = [list(row) for row in zip(*kept.values())]
+    num_text_columns = sum(name in kept for name in ("method", "dataset"))
+    return render(list(kept), rows, markdown=markdown, num_text_columns=num_text_columns)
+
+
+def accuracy_matrix_table(
+    results: Mapping[str, Any], *, client: int | None = None, markdown: bool = False,
+) -> str:
+    """Accuracy (%) or NLL (nats) on each task, a row for the time after each task.
+
+    Args:
+      results: what `load_results` gives.
+      client: 0 .. C-1, or None for the mean over clients.
+      markdown: a Markdown table instead of aligned text.
+
+    Raises:
+      InputError: no `accuracy` or `nll` in the results, or no such client.
+    """
+    key, tensor = scores_of(results)
+    if client is not None and not 0 <= client < len(tensor):
+        raise InputError(f"client {client} is not in the results; clients are 0..{len(tensor) - 1}")
+    chosen = tensor if client is None else tensor[client:client + 1]
+    num_tasks = tensor.shape[1]
+    cell = _percent if key == "accuracy" else _number
+    rows = [
+        [f"after task {t + 1}"] + [cell(metrics.mean_of_known(chosen[:, t, i])) for i in range(num_tasks)]
+        for t in range(num_tasks)
+    ]
+    header = ["accuracy %" if key == "accuracy" else "NLL nats", *(f"task {i + 1}" for i in range(num_tasks))]
+    return render(header, rows, markdown=markdown)
+
+
+def scores_of(results: Mapping[str, Any]) -> tuple[str, Any]:
+    """("accuracy" or "nll", its tensor, float64 [C, T, T] with NaN for no data).
+
+    Raises:
+      InputError: the results have neither.
+    """
+    for key in ("accuracy", "nll"):
+        if results.get(key) is not None:
+            return key, metrics.score_tensor(results[key], key)
+    raise InputError("the results have neither 'accuracy' nor 'nll' [clients, tasks, tasks]")
+
+
+def render(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool, num_text_columns: int = 1,
+) -> str:
+    """Lays out cells; the first `num_text_columns` columns to the left, numbers to the right.
+
+    >>> print(render(["run", "TTA"], [["fedseit", "83.6"]], markdown=True))
+    | run     |  TTA |
+    |:--------|-----:|
+    | fedseit | 83.6 |
+    """
+    cells = [[cell.replace("|", r"\|") if markdown else cell for cell in row] for row in [header, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    texts = [
+        [cell.ljust(width) if place < num_text_columns else cell.rjust(width)
+         for place, (cell, width) in enumerate(zip(row, widths))]
+        for row in cells
+    ]
+    if not markdown:
+        lines = ["  ".join(row).rstrip() for row in texts]
+        return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    rule = [f":{'-' * (width + 1)}" if place < num_text_columns else f"{'-' * (width + 1)}:"
+            for place, width in enumerate(widths)]
+    lines = ["| " + " | ".join(row) + " |" for row in texts]
+    return "\n".join([lines[0], "|" + "|".join(rule) + "|", *lines[1:]])
+
+
+def format_bytes(count: float) -> str:
+    """A number of bytes for people, in powers of 1000.
+
+    >>> format_bytes(999), format_bytes(1_234_567)
+    ('999 B', '1.23 MB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}" if count < 1000 * size else f"{count / size:.0f} {unit}"
+    return f"{count:.0f} B"
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _number(value: Any) -> str:
+    return NO_DATA if _missing(value) else f"{value:.2f}"
+
+
+def _percent(value: Any) -> str:
+    return NO_DATA if _missing(value) else f"{100 * value:.1f}"
+
+
+def _bytes(value: Any) -> str:
+    return NO_DATA if value is None else format_bytes(total(value))
+
+
+def _seconds(value: Any) -> str:
+    seconds = value.get("total") if isinstance(value, Mapping) else value
+    return NO_DATA if _missing(seconds) else f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}"
+
+
+def _extent(run: Mapping[str, Any]) -> str:
+    clients, tasks = run.get("num_clients"), run.get("num_tasks")
+    return NO_DATA if clients is None or tasks is None else f"{clients} x {tasks}"
+
+
+def _is_density(run: Mapping[str, Any]) -> bool:
+    return run.get("accuracy") is None and (run.get("nll") is not None or run.get("average_nll") is not None)
