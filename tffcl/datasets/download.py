@@ -4,11 +4,12 @@ What is checked, and when: always before a file enters the cache, which it does 
 
 * TREC: the sha256 of both files as their authors publish them.
 * SUBJ: the sha256 of the two members of the archive that are used (not of the archive itself).
-* R8: the sha256 of the parsed rows. The page has moved between hosts, which may have changed line ends on the way, so
-  the content is checked rather than the bytes.
-* TMN: the authors' archive has no split, while papers use one of 24,817 and 7,780 documents. Its checksum is not
-  known to this project: only its form is checked (gzip's own checksum, whole records, the seven labels, at least 32,000
-  of them), and a seeded split is drawn. With the split files at hand, put them into the data folder instead.
+* R8: the sha256 of the parsed rows. The page has moved between hosts, which may have changed line ends on the
+  way, so the content is checked rather than the bytes.
+* TMN: the authors' archive has no split, while papers use one of 24,817 and 7,780 documents. Its checksum is
+  not known to this project: only its form is checked (gzip's own checksum, whole records, the seven labels,
+  at least 32,000 of them), and a seeded split is drawn. With the split files at hand, put them into the data
+  folder instead.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ HOME_PAGES = {
     "subj": "https://www.cs.cornell.edu/people/pabo/movie-review-data/",
 }
 _TREC = "https://cogcomp.seas.upenn.edu/Data/QA/QC/"
-_R8 = "https://www.cs.umb.edu/~smimarog/textmining/datasets/"  # the page above links a shared drive, with no address a file
+# the page above links a shared drive, where a file has no address of its own
+_R8 = "https://www.cs.umb.edu/~smimarog/textmining/datasets/"
 _SUBJ = "https://www.cs.cornell.edu/people/pabo/movie-review-data/rotten_imdb.tar.gz"
 _TMN = "http://acube.di.unipi.it/repo/news.gz"
 
@@ -59,7 +61,7 @@ def cache_folder() -> Path:
 
 
 def fetch(name: str, cache: Path) -> None:
-    """Downloads the files of a set into `cache`, checked; what is there already stays until it is replaced whole.
+    """Downloads the files of a set into `cache`, checked; what is there stays until replaced whole.
 
     Raises:
       DatasetError: no network, or content that fails its check; the cache is then as it was.
@@ -113,7 +115,8 @@ def _fetch_tmn(folder: Path, cache: Path) -> None:
     labels = {label for _, label in rows}
     if labels != _TMN_LABELS or len(rows) < _TMN_LEAST:
         raise DatasetError(
-            f"{_TMN}: expected at least {_TMN_LEAST} records with the labels {', '.join(sorted(_TMN_LABELS))}, found "
+            f"{_TMN}: expected at least {_TMN_LEAST} records with the labels "
+            f"{', '.join(sorted(_TMN_LABELS))}, found "
             f"{len(rows)} with {', '.join(sorted(labels))[:120]}; see {HOME_PAGES['tmn']}"
         )
     _keep(folder, ("news.gz",), cache / "tmn")

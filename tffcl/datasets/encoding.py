@@ -54,12 +54,13 @@ def encode(
 ) -> EncodedTextDataset:
     """Tokenises and numbers the documents.
 
-    A word without a vector (out of vocabulary) keeps its place in the document. With `oov="zero"` it is id 1, the zero
-    vector. With `oov="random"` each such word has a vector of its own: uniform, with the variance of the known
-    vectors, drawn from a generator seeded by the word's bytes alone, so that every client draws the same.
+    A word without a vector (out of vocabulary) keeps its place in the document. With `oov="zero"` it is id 1,
+    the zero vector. With `oov="random"` each such word has a vector of its own: uniform, with the variance of
+    the known vectors, drawn from a generator seeded by the word's bytes alone, so that every client draws the
+    same.
 
-    The test documents take part only in saying which rows of the frozen vector table are kept; nothing is fitted to
-    them. Empty documents are legal: they are all padding.
+    The test documents take part only in saying which rows of the frozen vector table are kept; nothing is
+    fitted to them. Empty documents are legal: they are all padding.
 
     Args:
       dataset: the documents.
@@ -67,8 +68,8 @@ def encode(
       oov: "zero" or "random".
       max_length: cut longer documents to so many tokens.
       tokeniser: from a document to its tokens.
-      oov_variance: variance of the random vectors; None takes that of `vectors`. Clients that load different words
-        should agree on a number.
+      oov_variance: variance of the random vectors; None takes that of `vectors`. Clients that load different
+        words should agree on a number.
 
     Returns:
       The encoded data set.

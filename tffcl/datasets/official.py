@@ -1,8 +1,9 @@
 """The published sets TREC, R8, TMN and SUBJ: which files they are, and what must come out.
 
-Citations: TREC, Li and Roth, Learning Question Classifiers, COLING 2002. R8, Cardoso-Cachopo, Improving Methods for
-Single-label Text Categorization, PhD thesis, Lisbon 2007. TMN, Vitale, Ferragina and Scaiella, Classification of
-Short Texts by Deploying Topical Annotations, ECIR 2012. SUBJ, Pang and Lee, A Sentimental Education, ACL 2004.
+Citations: TREC, Li and Roth, Learning Question Classifiers, COLING 2002. R8, Cardoso-Cachopo, Improving
+Methods for Single-label Text Categorization, PhD thesis, Lisbon 2007. TMN, Vitale, Ferragina and Scaiella,
+Classification of Short Texts by Deploying Topical Annotations, ECIR 2012. SUBJ, Pang and Lee, A Sentimental
+Education, ACL 2004.
 
 A folder is searched for the files themselves and for a sub-folder with the set's name that holds them.
 """
@@ -60,8 +61,8 @@ def read(name: str, layout: Layout, paths: tuple[Path, ...]) -> TextDataset:
     # the raw news archive has no published count: the split files have
     if layout.counts and found != layout.counts and len(paths) > 1:
         raise DatasetError(
-            f"{paths[0].parent}: {name} must have {layout.counts[0]} training and {layout.counts[1]} test rows, "
-            f"found {found[0]} and {found[1]}; a file is truncated or is another version: fetch it again"
+            f"{paths[0].parent}: {name} must have {layout.counts[0]} training and "
+            f"{layout.counts[1]} test rows, found {found[0]} and {found[1]}; a file is truncated or is another version: fetch it again"
         )
     return from_texts(train, test, name)
 

@@ -50,8 +50,8 @@ def read_sentences(path: Path, label: str) -> Rows:
 def read_news(path: Path) -> Rows:
     """Rows of the TagMyNews archive `news` or `news.gz`: seven lines a record, then an empty line.
 
-    The seven are title, description (may be empty), link, id, date, source and category; title and description
-    make the text, the category is the label, with `sci&tech` spelled `sci_tech`.
+    The seven are title, description (may be empty), link, id, date, source and category; title and
+    description make the text, the category is the label, with `sci&tech` spelled `sci_tech`.
     """
     content = raw_files.read_bytes(path)
     if path.suffix == ".gz":

@@ -1,6 +1,6 @@
 """The question set that ships with tffcl, so that everything runs without a network or data.
 
-Written for this project in the manner of TREC (six kinds of answer); none of it is taken from TREC. See `sample/README.md`.
+Written for this project in the manner of TREC (six kinds of answer); none of it is taken from TREC.
 """
 
 from __future__ import annotations

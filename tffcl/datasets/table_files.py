@@ -28,8 +28,8 @@ def from_files(
 ) -> TextDataset:
     """Reads one table for training and one for test; the format goes by the extension.
 
-    `.csv` (quoted as spreadsheets do) and `.tsv` (cut at each tab, no quoting) have a first line that names the
-    columns; `.jsonl` has an object a line. Other columns are left alone.
+    `.csv` (quoted as spreadsheets do) and `.tsv` (cut at each tab, no quoting) have a first line that names
+    the columns; `.jsonl` has an object a line. Other columns are left alone.
 
     Args:
       train: the file of training rows.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Tuple, Union
+from typing import Union
 
 import numpy as np
 
 from tffcl.errors import DatasetError
 
 Label = Union[str, int]
-Row = Tuple[str, Label]
+Row = tuple[str, Label]
 
 
 @dataclasses.dataclass(frozen=True)

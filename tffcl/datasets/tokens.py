@@ -17,16 +17,17 @@ _PUNCTUATION = re.compile(r"([,!()?])")
 def tokenise(text: str, *, lower: bool = True, split: bool = True, unicode: bool = False) -> list[str]:
     """Words and punctuation marks of `text`.
 
-    Whatever is not an ASCII letter, a digit or one of ``( ) , ! ? ' ` `` becomes a space; the suffixes 's, 've, n't,
-    're, 'd, 'll and the marks ``, ! ? ( )`` become tokens of their own; the rest is cut at white space.
+    Whatever is not an ASCII letter, a digit or one of ``( ) , ! ? ' ` `` becomes a space; the suffixes 's,
+    've, n't, 're, 'd, 'll and the marks ``, ! ? ( )`` become tokens of their own; the rest is cut at white
+    space.
 
     >>> tokenise("Who's Galileo (1564-1642)?")
     ['who', "'s", 'galileo', '(', '1564', '1642', ')', '?']
 
-    Three variants are in use in Kim's experiments: most sets (SUBJ among them) lower-case, which is the default and
-    what the GloVe 6B vectors want; TREC keeps capitals (`lower=False`), for vectors that have them; SST cuts at white
-    space only (`split=False`). One deviation: a bracket is the token ``(``, where Kim's substitution leaves a
-    backslash before it, which no word vectors know.
+    Three variants are in use in Kim's experiments: most sets (SUBJ among them) lower-case, which is the
+    default and what the GloVe 6B vectors want; TREC keeps capitals (`lower=False`), for vectors that have
+    them; SST cuts at white space only (`split=False`). One deviation: a bracket is the token ``(``, where
+    Kim's substitution leaves a backslash before it, which no word vectors know.
 
     Args:
       text: one document, tokenised or not; tokenising twice changes nothing.

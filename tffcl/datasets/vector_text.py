@@ -48,7 +48,7 @@ def read(
 
 
 def is_number(field: bytes) -> bool:
-    """Whether a field is a number as word-vector files write them (nan and inf included, to be refused by name)."""
+    """Whether a field is a number; nan and inf are, so that they can be refused by name."""
     try:
         float(field)
     except ValueError:

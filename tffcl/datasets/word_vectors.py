@@ -1,4 +1,4 @@
-"""Word vectors: from a file, from a gensim download, from the GloVe extra, or trained on the clients' own text."""
+"""Word vectors: from a file, a gensim download or the GloVe extra, or trained on the clients' own text."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def load_word_vectors(
 
     Args:
       source: a path to word2vec text or binary (`.gz` too), GloVe text (which has no header), or a gensim
-        `KeyedVectors` file (`.kv`; a pickle, so load only files that you trust); or "glove-50" for the vectors of the
-        package of the `glove` extra; or a name that `gensim.downloader` knows, e.g. "glove-wiki-gigaword-100".
+        `KeyedVectors` file (`.kv`; a pickle, so load only files that you trust); or "glove-50" for the
+        vectors of the package of the `glove` extra; or a name that `gensim.downloader` knows, e.g.
+        "glove-wiki-gigaword-100".
       vocabulary: the words to keep; None keeps all.
       unicode_errors: what to do with a word that is not UTF-8: "strict" raises, "ignore" skips that word.
 
@@ -51,8 +52,8 @@ def load_word_vectors(
       The words that were found, in file order; the first of a repeated word wins.
 
     Raises:
-      WordVectorError: no such file or name, a malformed line, a wrong dimension or count, or a value that is not
-        finite. It names the file and the line or word.
+      WordVectorError: no such file or name, a malformed line, a wrong dimension or count, or a value that is
+        not finite. It names the file and the line or word.
       InputError: `unicode_errors` is something else.
     """
     if unicode_errors not in ("strict", "ignore"):
@@ -98,7 +99,7 @@ def train_word_vectors(
     from gensim.models import Word2Vec
 
     try:
-        # more than one worker makes the order of updates, and Python's own hash makes the start, differ from run to run
+        # with more workers the order of updates, and with Python's own hash the start, differ from run to run
         model = Word2Vec(
             sentences, vector_size=dimension, window=window, min_count=min_count, sg=1, epochs=epochs,
             seed=seed, workers=1, hashfxn=stable_hash,
