@@ -72,6 +72,12 @@ def pad_tokens(tokens: tf.Tensor, widest: int) -> tf.Tensor:
     return tf.pad(tokens, [[0, 0], [0, missing]])
 
 
+def _as_matrix(kernel: tf.Tensor) -> tf.Tensor:
+    """A kernel `[width, D, F]` as the matrix `[width * D, F]` that multiplies windows."""
+    width, size, _ = kernel.shape
+    return tf.reshape(kernel, tf.stack([width * size, tf.shape(kernel)[2]]))
+
+
 def pooled_convolution(
     tokens: tf.Tensor, vectors: tf.Tensor, kernels: list[tf.Tensor], biases: list[tf.Tensor]
 ) -> tf.Tensor:
@@ -88,7 +94,7 @@ def pooled_convolution(
     pooled = []
     for kernel, bias in zip(kernels, biases):
         windows = gather_windows(tokens, vectors, kernel.shape[0], widest)
-        values = tf.matmul(windows.vectors, tf.reshape(kernel, [-1, kernel.shape[-1]]))
+        values = tf.matmul(windows.vectors, _as_matrix(kernel))
         # ReLU and the bias are monotone, so they commute with the maximum and run on [N, F] instead of [P, F].
         pooled.append(tf.nn.relu(max_over_time(values, windows.document) + bias))
     return tf.concat(pooled, axis=1)
@@ -107,7 +113,7 @@ def pooled_extremes(
     largest, smallest = [], []
     for kernel in kernels:
         windows = gather_windows(tokens, vectors, kernel.shape[0], widest)
-        values = tf.matmul(windows.vectors, tf.reshape(kernel, [-1, kernel.shape[-1]]))
+        values = tf.matmul(windows.vectors, _as_matrix(kernel))
         largest.append(tf.math.segment_max(values, windows.document))
         smallest.append(tf.math.segment_min(values, windows.document))
     return tf.concat(largest, axis=1), tf.concat(smallest, axis=1)

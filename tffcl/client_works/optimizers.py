@@ -1,0 +1,121 @@
+"""Optimizers inside a client's compiled loop.
+
+Adam is the one that the papers use. Written in TensorFlow operations, as in `tff.learning.optimizers.build_adam`,
+it costs as much as the forward and backward pass of a small text model, because every operation walks through all
+parameters; `FusedAdam` makes the same update with one kernel a variable. Any other
+`tff.learning.optimizers.Optimizer` runs as it is.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+
+
+class LocalOptimizer(abc.ABC):
+    """Updates variables in place; what it must remember between steps goes through the loop as `state`."""
+
+    @abc.abstractmethod
+    def allocate(self, variables: Sequence[tf.Variable]) -> Any:
+        """Whatever variables the optimizer needs for these; called once, while a computation is traced."""
+
+    @abc.abstractmethod
+    def begin(self, slots: Any, variables: Sequence[tf.Variable]) -> Any:
+        """The state before the first step of a round (a nest of tensors)."""
+
+    @abc.abstractmethod
+    def step(self, slots, state, variables, gradients, learning_rate: tf.Tensor) -> Any:
+        """Applies one step with the given learning rate (float32 scalar) and returns the next state."""
+
+
+class FusedAdam(LocalOptimizer):
+    """Adam (Kingma & Ba, 2015), the update of `tff.learning.optimizers.build_adam` in one kernel a variable.
+
+    Args:
+      beta_1: decay of the first moment.
+      beta_2: decay of the second moment.
+      epsilon: added to the root of the second moment.
+    """
+
+    def __init__(self, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7):
+        self._beta_1, self._beta_2, self._epsilon = beta_1, beta_2, epsilon
+
+    def allocate(self, variables):
+        return [(_like(v), _like(v)) for v in variables]
+
+    def begin(self, slots, variables):
+        for (first, second), variable in zip(slots, variables):
+            first.assign(tf.zeros_like(variable))
+            second.assign(tf.zeros_like(variable))
+        return tf.constant(1.0), tf.constant(1.0)
+
+    def step(self, slots, state, variables, gradients, learning_rate):
+        power_1, power_2 = state[0] * self._beta_1, state[1] * self._beta_2
+        for (first, second), variable, gradient in zip(slots, variables, gradients):
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=first.handle,
+                v=second.handle,
+                beta1_power=power_1,
+                beta2_power=power_2,
+                lr=learning_rate,
+                beta1=self._beta_1,
+                beta2=self._beta_2,
+                epsilon=self._epsilon,
+                grad=gradient,
+            )
+        return power_1, power_2
+
+
+class TffOptimizer(LocalOptimizer):
+    """Any `tff.learning.optimizers.Optimizer` whose learning rate is a hyperparameter of its state."""
+
+    def __init__(self, optimizer: tff.learning.optimizers.Optimizer):
+        if not isinstance(optimizer, tff.learning.optimizers.Optimizer):
+            raise errors.InputError(
+                f"optimizer: expected a tff.learning.optimizers.Optimizer, found {type(optimizer).__name__}"
+            )
+        self._optimizer = optimizer
+
+    def allocate(self, variables):
+        return None
+
+    def begin(self, slots, variables):
+        # Specs must have static shapes only where the optimizer allocates by them: real values serve all ranks.
+        return self._optimizer.initialize([tf.TensorSpec(v.shape, v.dtype) for v in variables])
+
+    def step(self, slots, state, variables, gradients, learning_rate):
+        state = self._optimizer.set_hparams(state, {"learning_rate": learning_rate})
+        weights = [v.read_value() for v in variables]
+        state, weights = self._optimizer.next(state, weights, list(gradients))
+        for variable, value in zip(variables, weights):
+            variable.assign(value)
+        return state
+
+
+def as_local_optimizer(optimizer: LocalOptimizer | tff.learning.optimizers.Optimizer | None) -> LocalOptimizer:
+    """`None` is Adam; a TFF optimizer is wrapped.
+
+    Raises:
+      InputError: the argument is neither.
+    """
+    if optimizer is None:
+        return FusedAdam()
+    return optimizer if isinstance(optimizer, LocalOptimizer) else TffOptimizer(optimizer)
+
+
+def _like(variable: tf.Variable) -> tf.Variable:
+    return empty_variable(variable.shape)
+
+
+def empty_variable(shape: tf.TensorShape | Sequence[int | None], trainable: bool = False) -> tf.Variable:
+    """A float32 variable to be assigned before use; axes that are None hold nothing until then."""
+    shape = tf.TensorShape(shape)
+    first = tf.zeros([axis or 0 for axis in shape.as_list()])
+    return tf.Variable(first, shape=shape, trainable=trainable)

@@ -1,0 +1,22 @@
+"""Every random thing hangs from one seed by fold-in: (seed, client, task, round, step).
+
+Keys are int32 `[2]` tensors for TensorFlow's stateless operations, so a draw depends on its key alone: not on the
+order of execution, the number of clients, or how they are spread over workers.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+# What a task's key is folded with, so that no two uses draw the same numbers; rounds count upwards from the last.
+BASE, LOCAL, ATTENTION, ROUNDS = 1, 2, 3, 1000
+
+
+def root_key(seed: int) -> tf.Tensor:
+    """The key of a seed, for what the server draws."""
+    return tf.constant([seed & 0x7FFFFFFF, (seed >> 31) & 0x7FFFFFFF], tf.int32)
+
+
+def fold(key: tf.Tensor, data) -> tf.Tensor:
+    """A key that depends on `key` and on the int32 scalar `data`."""
+    return tf.random.experimental.stateless_fold_in(key, data)

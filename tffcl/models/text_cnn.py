@@ -1,0 +1,156 @@
+"""TextCNN (Kim, 2014) as the client network of FedSeIT and FedWeIT (FedSeIT, appendix B and figure 3)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.layers import foreign as foreign_lib
+from tffcl.layers import windows
+from tffcl.layers.kernels import KernelLayout, VectorLayout
+from tffcl.models.network import Network, dropout, glorot_uniform
+
+
+@dataclasses.dataclass(frozen=True)
+class TextCNNConfig:
+    """Sizes of a TextCNN.
+
+    Attributes:
+      embedding_size: D, dimension of the (frozen) word vectors.
+      max_classes: labels of a task.
+      kernel_sizes: words that a filter spans, F in the paper.
+      num_filters: filters of each kernel size.
+      dropout: share of features dropped before the head.
+      base_scale: width of the base's first values, in units of Glorot's.
+      attention_scale: the first attention is uniform in [1 - s, 1 + s] (FedSeIT) or [-s, s] (FedWeIT).
+    """
+
+    embedding_size: int
+    max_classes: int = 4
+    kernel_sizes: tuple[int, ...] = (3, 4, 5)
+    num_filters: int = 128
+    dropout: float = 0.3
+    base_scale: float = 1.0
+    attention_scale: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("embedding_size", "max_classes", "num_filters"):
+            if getattr(self, name) < 1:
+                raise errors.InputError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if not self.kernel_sizes or min(self.kernel_sizes) < 1:
+            raise errors.InputError(f"kernel_sizes: expected sizes of at least 1, found {self.kernel_sizes}")
+        if not 0.0 <= self.dropout < 1.0:
+            raise errors.InputError(f"dropout: expected a share in [0, 1), found {self.dropout}")
+
+
+class _TextNetwork(Network):
+    """What both networks have: convolutions over word vectors, and documents as data."""
+
+    def __init__(self, config: TextCNNConfig, num_foreign: int):
+        self.config = config
+        self.num_foreign = num_foreign
+        self.max_classes = config.max_classes
+        self.kernels = KernelLayout(
+            tuple((f"conv_{k}", (k, config.embedding_size, config.num_filters)) for k in config.kernel_sizes)
+        )
+        self.context_type = OrderedDict(vectors=tff.TensorType(np.float32, [None, config.embedding_size]))
+        self.example_type = OrderedDict(
+            tokens=tff.TensorType(np.int32, [None, None]), label=tff.TensorType(np.int32, [None])
+        )
+        self.prepared_type = self.example_type
+
+    @property
+    def num_features(self) -> int:
+        """Pooled features of a document: filters of all kernel sizes."""
+        return self.config.num_filters * len(self.config.kernel_sizes)
+
+    def _bias_parts(self) -> tuple:
+        return tuple((f"bias_{k}", (self.config.num_filters,)) for k in self.config.kernel_sizes)
+
+    def initial_kernels(self, key):
+        shapes = [shape for _, shape in self.kernels.parts]
+        drawn = glorot_uniform(shapes, key, self.config.base_scale)
+        return tf.concat([tf.reshape(kernel, [-1]) for kernel in drawn], 0)
+
+    def initial_local(self, key):
+        drawn = glorot_uniform([shape for _, shape in self.local.parts], key)
+        return tf.concat([tf.reshape(part, [-1]) for part in drawn], 0)
+
+    def _features(self, kernels, local, context, examples):
+        own = self.kernels.split(kernels)
+        biases = [local[f"bias_{k}"] for k in self.config.kernel_sizes]
+        return windows.pooled_convolution(examples["tokens"], context["vectors"], list(own.values()), biases)
+
+
+class TextCNN(_TextNetwork):
+    """The TextCNN of FedWeIT and of the baselines: foreign adaptives, if any, are added into its kernels."""
+
+    adds_foreign = True
+    shareable = ("head_kernel", "head_bias")
+
+    def __init__(self, config: TextCNNConfig, num_foreign: int = 0):
+        super().__init__(config, num_foreign)
+        head = (("head_kernel", (self.num_features, config.max_classes)), ("head_bias", (config.max_classes,)))
+        self.local = VectorLayout(self._bias_parts() + head)
+
+    def initial_attention(self, key):
+        scale = self.config.attention_scale
+        return tf.random.stateless_uniform(self.attention_shape, key, -scale, scale)
+
+    def logits(self, kernels, local, attention, context, examples, dropout_key):
+        local = self.local.split(local)
+        features = self._features(kernels, local, context, examples)
+        features = dropout(features, self.config.dropout, dropout_key)
+        return tf.matmul(features, local["head_kernel"]) + local["head_bias"]
+
+
+class AlignedTextCNN(_TextNetwork):
+    """The TextCNN of FedSeIT: foreign adaptives are feature extractors of their own, aligned by W_f (eq. 2, 3)."""
+
+    adds_foreign = False
+
+    def __init__(self, config: TextCNNConfig, num_foreign: int):
+        super().__init__(config, num_foreign)
+        filters, features = config.num_filters, self.num_features
+        projections = tuple(
+            (f"foreign_projection_{k}", (num_foreign * filters, filters)) for k in config.kernel_sizes
+        )
+        self.local = VectorLayout(
+            self._bias_parts()
+            + projections
+            + (
+                ("augment_projection", (2 * features, features)),
+                ("augment_bias", (features,)),
+                ("head_kernel", (features, config.max_classes)),
+                ("head_bias", (config.max_classes,)),
+            )
+        )
+        self.shareable = tuple(name for name, _ in self.local.parts if not name.startswith("bias_"))
+        pooled = tff.TensorType(np.float32, [None, None, features])
+        self.prepared_type = OrderedDict(**self.example_type, foreign_max=pooled, foreign_min=pooled)
+
+    def initial_attention(self, key):
+        scale = self.config.attention_scale
+        return tf.random.stateless_uniform(self.attention_shape, key, 1.0 - scale, 1.0 + scale)
+
+    def prepare(self, foreign, context, examples):
+        largest, smallest = foreign_lib.foreign_extremes(
+            self.kernels, foreign, examples["tokens"], context["vectors"]
+        )
+        return OrderedDict(**examples, foreign_max=largest, foreign_min=smallest)
+
+    def logits(self, kernels, local, attention, context, examples, dropout_key):
+        local = self.local.split(local)
+        own = self._features(kernels, local, context, examples)
+        projections = [local[f"foreign_projection_{k}"] for k in self.config.kernel_sizes]
+        foreign = foreign_lib.attended(attention, examples["foreign_max"], examples["foreign_min"])
+        aligned = foreign_lib.align(foreign, projections)
+        augmented = tf.concat([own, aligned], axis=1)
+        augmented = tf.nn.relu(tf.matmul(augmented, local["augment_projection"]) + local["augment_bias"])
+        augmented = dropout(augmented, self.config.dropout, dropout_key)
+        return tf.matmul(augmented, local["head_kernel"]) + local["head_bias"]
