@@ -141,7 +141,8 @@ def _retrieve(url: str, folder: Path) -> Path:
         downloader = pooch.HTTPDownloader(timeout=30)
         return Path(pooch.retrieve(url, known_hash=None, fname=file_name, path=folder, downloader=downloader))
     except Exception as error:  # requests has no common base with urllib3 and pooch
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        reason = type(error).__name__ if status is None else f"HTTP status {status}"
         raise DatasetError(
             f"{url}: cannot be downloaded ({reason}); put the files into a folder and pass it as data_dir or "
             "$TFFCL_DATA_DIR, or use the data set 'sample', which ships with tffcl"
@@ -153,8 +154,9 @@ def _member(archive: bytes, file_name: str) -> bytes:
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
             for member in tar:
-                if member.isfile() and member.name.rsplit("/", 1)[-1] == file_name:
-                    return tar.extractfile(member).read()
+                content = tar.extractfile(member)  # None for a folder or a device
+                if content is not None and member.name.rsplit("/", 1)[-1] == file_name:
+                    return content.read()
     except (tarfile.TarError, EOFError, OSError) as error:
         raise DatasetError(f"{_SUBJ}: not a whole tar.gz archive ({error})") from error
     raise DatasetError(f"{_SUBJ}: the archive holds no {file_name}")

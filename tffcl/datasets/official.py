@@ -62,7 +62,8 @@ def read(name: str, layout: Layout, paths: tuple[Path, ...]) -> TextDataset:
     if layout.counts and found != layout.counts and len(paths) > 1:
         raise DatasetError(
             f"{paths[0].parent}: {name} must have {layout.counts[0]} training and "
-            f"{layout.counts[1]} test rows, found {found[0]} and {found[1]}; a file is truncated or is another version: fetch it again"
+            f"{layout.counts[1]} test rows, found {found[0]} and {found[1]}; "
+            "a file is truncated or is another version: fetch it again"
         )
     return from_texts(train, test, name)
 

@@ -20,8 +20,8 @@ def load(name_or_path: PathLike, data_dir: Optional[PathLike] = None) -> TextDat
 
     Args:
       name_or_path: trec6, trec50, r8, tmn, subj, sample, or a folder with `train.*` and `test.*` tables.
-      data_dir: the folder that holds the published files, each set in a sub-folder of its name or all in one. None
-        means $TFFCL_DATA_DIR if set, else a per-user cache, which a checked download fills.
+      data_dir: the folder that holds the published files, each set in a sub-folder of its name or all in one.
+        None means $TFFCL_DATA_DIR if set, else a per-user cache, which a checked download fills.
 
     Returns:
       The data set.
@@ -48,7 +48,11 @@ def load(name_or_path: PathLike, data_dir: Optional[PathLike] = None) -> TextDat
 
 
 def available(name_or_path: PathLike, data_dir: Optional[PathLike] = None) -> bool:
-    """Whether `load` would find the files without downloading; it does not open them."""
+    """Whether `load` would find the files without downloading; it does not open them.
+
+    Raises:
+      DatasetError: `data_dir` or $TFFCL_DATA_DIR is no folder; a mistyped one must not pass for "no data".
+    """
     name = os.fspath(name_or_path)
     if name in official.LAYOUTS:
         return official.find(official.LAYOUTS[name], _folder(data_dir)[0]) is not None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 from tffcl.datasets import raw_files
 from tffcl.datasets.raw_files import PathLike
-from tffcl.datasets.text_dataset import TextDataset, from_texts
+from tffcl.datasets.text_dataset import Row, TextDataset, from_texts
 from tffcl.errors import DatasetError
 
-Rows = list[tuple[str, object]]
+Rows = list[Row]
 _PARTS = ("train", "test")
 
 
@@ -46,12 +46,12 @@ def from_files(
     Raises:
       DatasetError: a missing file, column or field, a malformed line, a wrong encoding, or an empty part.
     """
-    rows = [read_rows(path, text_column, label_column, encoding) for path in (train, test)]
+    train_rows, test_rows = (read_rows(path, text_column, label_column, encoding) for path in (train, test))
     name = name if name is not None else Path(train).resolve().parent.name
-    return from_texts(*rows, name=name, allow_unseen_labels=allow_unseen_labels)
+    return from_texts(train_rows, test_rows, name=name, allow_unseen_labels=allow_unseen_labels)
 
 
-def from_directory(folder: PathLike, **options) -> TextDataset:
+def from_directory(folder: PathLike, **options: Any) -> TextDataset:
     """Reads `train.*` and `test.*` of a folder; options as in `from_files`."""
     folder = Path(folder)
     if not folder.is_dir():
@@ -59,7 +59,7 @@ def from_directory(folder: PathLike, **options) -> TextDataset:
             f"{folder}: is a file; give the folder that holds train.* and test.*, or use from_files"
         )
     options.setdefault("name", folder.resolve().name)
-    return from_files(*(_only_table(folder, part) for part in _PARTS), **options)
+    return from_files(_only_table(folder, "train"), _only_table(folder, "test"), **options)
 
 
 def is_dataset_directory(folder: PathLike) -> bool:
@@ -153,7 +153,7 @@ def _pick(rows: list[tuple[int, list[str]]], path: PathLike, text_column: str, l
                 f"{path}, line {rows[0][0]}: expected one column {column!r}, found columns {header}"[:300]
             )
     text_at, label_at = header.index(text_column), header.index(label_column)
-    picked = []
+    picked: Rows = []
     for line, fields in rows[1:]:
         if len(fields) != len(header):
             raise DatasetError(f"{path}, line {line}: expected {len(header)} fields, found {len(fields)}")

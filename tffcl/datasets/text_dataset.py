@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Union
 
 import numpy as np
@@ -79,7 +79,7 @@ def _columns(rows: Iterable[Row], part: str) -> tuple[tuple[str, ...], list[str]
     """Texts and label names of one part, each row checked."""
     texts, names = [], []
     for position, row in enumerate(rows):
-        if isinstance(row, (str, bytes)) or len(row) != 2:
+        if isinstance(row, (str, bytes)) or not isinstance(row, Sequence) or len(row) != 2:
             raise DatasetError(f"{part} row {position}: expected a (text, label) pair, found {_short(row)}")
         text, label = row
         texts.append(_checked_text(text, f"{part} row {position}"))
@@ -104,11 +104,11 @@ def _label_name(label: object, where: str) -> str:
     raise DatasetError(f"{where}: the label must be a non-empty str or an int, found {_short(label)}")
 
 
-def _order(names: Sequence[str]):
+def _order(names: Sequence[str]) -> Callable[[str], tuple[int, str]]:
     """Sort key: as numbers when every label is one, so that '10' follows '9'."""
     if all(name.lstrip("-").isdecimal() for name in names):
         return lambda name: (int(name), name)
-    return lambda name: name
+    return lambda name: (0, name)
 
 
 def _check_seen(seen: set[str], test_names: Sequence[str], name: str) -> None:

@@ -33,8 +33,8 @@ def read(
         end = space + 1 + 4 * dimension
         if space < 0 or end > len(buffer):
             raise WordVectorError(
-                f"{place}: the file breaks off or is not word2vec binary; its header promises {count} vectors "
-                f"of dimension {dimension}"
+                f"{place}: the file breaks off or is not word2vec binary; its header promises "
+                f"{count} vectors of dimension {dimension}"
             )
         # some writers end each vector with a newline, some do not
         word = vector_text.decode(buffer[position:space].lstrip(b"\n"), unicode_errors, place)

@@ -8,10 +8,11 @@ GloVe text:      as word2vec text without the header; words may hold spaces, so 
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterator, Set
 from pathlib import Path
-from typing import BinaryIO, Optional
+from typing import Optional, cast
 
 import numpy as np
 
@@ -52,12 +53,10 @@ def read(path: Path, wanted: Wanted, unicode_errors: str) -> VectorRows:
         raise WordVectorError(f"{path}: cannot be read to its end ({error})") from error
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> io.BufferedReader:
     if path.suffix == ".gz":
-        import io
-
-        return io.BufferedReader(gzip.open(path, "rb"), _PROBE_BYTES)
-    return open(path, "rb", buffering=_PROBE_BYTES)
+        return io.BufferedReader(cast(io.RawIOBase, gzip.open(path, "rb")), _PROBE_BYTES)
+    return io.BufferedReader(io.FileIO(path), _PROBE_BYTES)
 
 
 def _header(start: bytes) -> Optional[tuple[int, int]]:

@@ -59,7 +59,7 @@ def is_number(field: bytes) -> bool:
 
 def _common_dimension(lines: list[bytes], path: Path) -> int:
     """How many numbers most of the first lines end in; a word with spaces does not mislead it."""
-    counts = collections.Counter()
+    counts: collections.Counter[int] = collections.Counter()
     for line in lines:
         fields = line.rstrip(b" \r\n").split(b" ")
         counts[sum(1 for _ in itertools.takewhile(is_number, reversed(fields[1:])))] += 1
@@ -79,7 +79,8 @@ def _parse(
     if len(fields) != dimension + 1 or not is_number(fields[1]):
         found = len(line.split(b" ")) - 1
         raise WordVectorError(
-            f"{place}: expected a word and {dimension} numbers, found {found} fields after {_shown(line.split(b' ')[0])}"
+            f"{place}: expected a word and {dimension} numbers, found {found} fields "
+            f"after {_shown(line.split(b' ')[0])}"
         )
     if b" " in fields[0] and is_number(fields[0].rsplit(b" ", 1)[1]):
         raise WordVectorError(
@@ -90,7 +91,9 @@ def _parse(
     if word is None or (wanted is not None and word not in wanted):
         return None
     try:
-        return word, np.array([float(field) for field in fields[1:]], np.float32)
+        # what float32 cannot hold becomes inf here, and is refused with the other values that are not finite
+        with np.errstate(over="ignore"):
+            return word, np.array([float(field) for field in fields[1:]]).astype(np.float32)
     except ValueError:
         wrong = next(field for field in fields[1:] if not is_number(field))
         raise WordVectorError(f"{place}: {_shown(wrong)} is not a number (word {word!r})") from None
@@ -104,7 +107,8 @@ def decode(word: bytes, unicode_errors: str, place: str) -> Optional[str]:
         if unicode_errors == "ignore":
             return None
         raise WordVectorError(
-            f"{place}: the word {_shown(word)} is not UTF-8; convert the file, or pass unicode_errors='ignore' to skip it"
+            f"{place}: the word {_shown(word)} is not UTF-8; convert the file, "
+            "or pass unicode_errors='ignore' to skip it"
         ) from None
 
 

@@ -1,0 +1,30 @@
+import subprocess
+import sys
+
+from tffcl import datasets
+
+
+def test_exports():
+    assert sorted(datasets.__all__) == datasets.__all__
+    assert set(datasets.__all__) == {
+        "EncodedTextDataset",
+        "TextDataset",
+        "WordVectors",
+        "available",
+        "encode",
+        "from_directory",
+        "from_files",
+        "from_texts",
+        "load",
+        "load_word_vectors",
+        "tokenise",
+        "train_word_vectors",
+    }
+    assert all(hasattr(datasets, name) for name in datasets.__all__)
+
+
+def test_import_is_light():
+    heavy = ["tensorflow", "tensorflow_federated", "gensim", "sklearn", "pooch", "pandas"]
+    code = f"import sys, tffcl.datasets; print([m for m in {heavy} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
