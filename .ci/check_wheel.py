@@ -1,4 +1,4 @@
-"""Checks that the installed wheel is what gets imported, and that it is whole. Argument: where it was installed."""
+"""Checks that the wheel installed in the folder given is what gets imported, and that it is whole."""
 
 from __future__ import annotations
 

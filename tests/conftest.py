@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import TYPE_CHECKING, Iterator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,9 +28,9 @@ def tff_context() -> Iterator[runtime.LocalRuntime]:
 
 @pytest.fixture(scope="session")
 def data_dir() -> pathlib.Path:
-    """The folder of real data sets: TFFCL_DATA_DIR, or `../shared/data` beside the repository; else the test is skipped."""
+    """Real data sets: TFFCL_DATA_DIR, or `../shared/data` beside the repository; else the test is skipped."""
     given = os.environ.get("TFFCL_DATA_DIR")
     folder = pathlib.Path(given) if given else pathlib.Path(__file__).parents[2] / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip(f"no real data: TFFCL_DATA_DIR is {'not a folder' if given else 'not set'}, and {folder} is missing")
+        pytest.skip(f"no real data: {folder} is missing (TFFCL_DATA_DIR names another place)")
     return folder

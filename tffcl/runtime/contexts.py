@@ -26,7 +26,9 @@ def create_context(channel: grpc.Channel, describe: Callable[[], str]) -> tff.fr
     stub = stubs.WorkerStub(channel, describe)
 
     def create_executor(cardinalities: Any) -> tff.framework.RemoteExecutor:
-        cardinalities.setdefault(tff.CLIENTS, 0)  # a computation without clients says nothing about their number
+        cardinalities.setdefault(
+            tff.CLIENTS, 0
+        )  # a computation without clients says nothing about their number
         executor = tff.framework.RemoteExecutor(stub, dispose_batch_size=1)
         executor.set_cardinalities(cardinalities)
         return executor
@@ -42,8 +44,8 @@ def create_context(channel: grpc.Channel, describe: Callable[[], str]) -> tff.fr
 class LocalRuntime:
     """A worker on this machine together with the TFF context that uses it.
 
-    As a context manager it installs its context in the current thread, and on leaving takes it away and ends the
-    worker. TFF's contexts belong to threads: another thread has to enter a runtime of its own.
+    As a context manager it installs its context in the current thread, and on leaving takes it away and
+    ends the worker. TFF's contexts belong to threads: another thread has to enter a runtime of its own.
     """
 
     def __init__(self, num_threads: Optional[int] = None) -> None:

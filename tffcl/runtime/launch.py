@@ -1,9 +1,9 @@
 """Starting a child process that the kernel ends together with this one, however this one ends.
 
-`PR_SET_PDEATHSIG` asks the kernel to kill a child when its parent dies, SIGKILL and `os._exit` included. Two details
-make it reliable. It is set by a small Python launcher that then becomes the child program, because code that runs
-between fork and exec is unsafe once TensorFlow has started threads. And the kernel's "parent" is the *thread* that
-started the child, so every child is started from one thread that lives as long as this process.
+`PR_SET_PDEATHSIG` asks the kernel to kill a child when its parent dies, SIGKILL and `os._exit` included. Two
+details make it reliable. It is set by a small Python launcher that then becomes the child program, because code
+that runs between fork and exec is unsafe once TensorFlow has started threads. And the kernel's "parent" is the
+*thread* that started the child, so every child is started from one thread that lives as long as this process.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import queue
 import subprocess
 import sys
 import threading
-from typing import Any, Callable, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
-# argv: parent's pid, program, arguments. A parent that is gone before prctl took effect would never be noticed.
+# argv: parent's pid, program, arguments. A parent that was gone before prctl would never be noticed.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
@@ -31,7 +32,9 @@ class _Keeper:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], concurrent.futures.Future]] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], concurrent.futures.Future]] = (
+            queue.SimpleQueue()
+        )
         threading.Thread(target=self._loop, name="tffcl-worker-keeper", daemon=True).start()
 
     def _loop(self) -> None:

@@ -10,7 +10,7 @@ import os
 import warnings
 
 _QUIET_ENVIRONMENT = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",  # C++ INFO, WARNING and ERROR: all of it noise about missing GPUs and duplicate plugins
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # even its ERRORs are noise: absent GPUs, plugins registered twice
     "GRPC_VERBOSITY": "NONE",  # else every ended worker prints connection errors
     "ABSL_MIN_LOG_LEVEL": "3",
 }
@@ -25,4 +25,6 @@ def quiet_logs() -> None:
         os.environ.setdefault(name, value)
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(tensorflow|keras|jax|tensorflow_federated)\b")
+    warnings.filterwarnings(
+        "ignore", category=DeprecationWarning, module=r"(tensorflow|keras|jax|tensorflow_federated)\b"
+    )

@@ -22,6 +22,7 @@ from tffcl.runtime import launch
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 5.0
+_LAST_BREATH_SECONDS = 1.0
 
 
 def find_worker_binary() -> pathlib.Path:
@@ -35,7 +36,9 @@ def find_worker_binary() -> pathlib.Path:
         raise errors.RunError("tensorflow_federated is not installed: see the README's section on installing")
     path = pathlib.Path(spec.origin).parent / "data" / "worker_binary"
     if not path.is_file():
-        raise errors.RunError(f"the TFF worker is missing: expected a file at {path}; reinstall tensorflow-federated")
+        raise errors.RunError(
+            f"the TFF worker is missing: expected a file at {path}; reinstall tensorflow-federated"
+        )
     return path
 
 
@@ -43,7 +46,7 @@ def worker_environment(num_threads: Optional[int] = None) -> dict[str, str]:
     """Environment of a worker: flat memory, quiet logs, repeatable sums; what the user has set wins.
 
     Args:
-      num_threads: Threads for the work inside one operation and across operations; None leaves it to TensorFlow.
+      num_threads: Threads within one operation, and across operations; None leaves it to TensorFlow.
     """
     environment = {
         "MALLOC_ARENA_MAX": "1",  # one arena per thread makes a worker grow to several times what it holds
@@ -53,14 +56,16 @@ def worker_environment(num_threads: Optional[int] = None) -> dict[str, str]:
     }
     if num_threads is not None:
         if num_threads < 1:
-            raise errors.InputError(f"num_threads must be at least 1, or None for all cores; found {num_threads}")
+            raise errors.InputError(
+                f"num_threads must be at least 1, or None for all cores; found {num_threads}"
+            )
         for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
             environment[name] = str(num_threads)
     return environment
 
 
 def _reserve_port() -> socket.socket:
-    """A bound, never listening socket: nobody else is given its port, yet the worker (which shares ports) can use it."""
+    """A bound, never listening socket: nobody else is given its port, but the worker, which shares, can use it."""
     with contextlib.suppress(OSError):
         reserved = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         return _bind_shared(reserved, "::")
@@ -80,8 +85,9 @@ def _bind_shared(reserved: socket.socket, host: str) -> socket.socket:
 class Worker:
     """One TFF worker process on this machine.
 
-    The worker listens on all interfaces and runs any graph that it is sent: use it on machines and networks that
-    you trust. Its output goes to a file without a name, so nothing is left behind and nobody's pipe is held open.
+    The worker listens on all interfaces and runs any graph that it is sent: use it on machines and networks
+    that you trust. Its output goes to a file without a name, so that nothing is left behind and nobody's pipe
+    is held open.
     """
 
     def __init__(self, num_threads: Optional[int] = None, start_timeout: float = 60.0) -> None:
@@ -97,7 +103,7 @@ class Worker:
         binary, environment = find_worker_binary(), worker_environment(num_threads)
         self._reserved = _reserve_port()
         self.port: int = self._reserved.getsockname()[1]
-        self._output = tempfile.TemporaryFile()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
         self._process: subprocess.Popen = launch.start_bound_process(
             [str(binary), f"--port={self.port}"],
             stdin=subprocess.DEVNULL,
@@ -126,8 +132,11 @@ class Worker:
 
     def describe(self) -> str:
         """One line that says how the worker stands: running, or how it ended and its last words."""
-        code = self._process.poll()
-        if code is None:
+        try:
+            code = self._process.wait(
+                _LAST_BREATH_SECONDS
+            )  # connections break before the kernel is done with it
+        except subprocess.TimeoutExpired:
             return f"the TFF worker (pid {self.pid}) does not answer"
         end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
@@ -158,7 +167,9 @@ class Worker:
             if self._process.poll() is not None:
                 raise errors.RunError(f"cannot start a run: {self.describe()}")
             if time.monotonic() > deadline:
-                raise errors.RunError(f"cannot start a run: the TFF worker did not answer within {timeout:g} s")
+                raise errors.RunError(
+                    f"cannot start a run: the TFF worker did not answer within {timeout:g} s"
+                )
             time.sleep(_POLL_SECONDS)
 
     def _accepts_connections(self) -> bool:

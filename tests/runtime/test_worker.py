@@ -1,0 +1,192 @@
+"""The worker process: it starts, says how it ended, and is gone after every kind of exit (no TFF here)."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from tffcl import errors
+from tffcl.runtime import worker as worker_lib
+
+_START = """
+import os, signal, sys, threading, time
+from tffcl.runtime.worker import Worker
+worker = Worker()
+print(worker.pid, flush=True)
+"""
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process is there and not merely waiting for its parent to ask how it ended."""
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def _is_gone_soon(pid: int, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while _is_running(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _start_script(ending: str) -> tuple[subprocess.Popen, int]:
+    """A process that has started a worker and then does `ending`; its pid and the worker's."""
+    script = _START + textwrap.dedent(ending)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+ENDINGS = {
+    "return": "",
+    "close": "worker.close(); worker.close()",
+    "context manager": "with worker: pass",
+    "exception": "raise ValueError",
+    "sys.exit": "sys.exit(3)",
+    "os._exit": "os._exit(4)",
+    "abort": "os.abort()",
+    "kills itself": "os.kill(os.getpid(), signal.SIGKILL)",
+    "threads left over": "threading.Thread(target=time.sleep, args=(0.3,)).start()",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
+def test_worker_is_gone_after_the_process_ends(ending):
+    process, worker_pid = _start_script(ending)
+    process.communicate(timeout=30)  # returns only when nobody holds the pipes any more, the worker included
+    assert _is_gone_soon(worker_pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_worker_is_gone_after_a_signal(number):
+    process, worker_pid = _start_script(
+        "signal.signal(signal.SIGINT, signal.default_int_handler); time.sleep(60)"
+    )
+    assert _is_running(worker_pid)
+    time.sleep(0.1)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert _is_gone_soon(worker_pid)
+
+
+def test_worker_outlives_the_thread_that_asked_for_it():
+    ending = """
+    def start():
+        global second
+        second = Worker()
+    thread = threading.Thread(target=start)
+    thread.start(); thread.join(); time.sleep(0.3)
+    assert second._process.poll() is None
+    """
+    process, _ = _start_script(ending)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+
+
+def test_worker_outlives_a_forked_child():
+    ending = """
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    os.waitpid(child, 0)
+    time.sleep(0.2)
+    assert worker._process.poll() is None
+    """
+    process, worker_pid = _start_script(ending)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+    assert _is_gone_soon(worker_pid)
+
+
+def test_two_workers_have_two_ports_and_close_ends_each():
+    with worker_lib.Worker() as first, worker_lib.Worker() as second:
+        assert first.port != second.port
+        socket.create_connection(("localhost", second.port)).close()
+        pids = first.pid, second.pid
+    assert not any(map(_is_running, pids))
+
+
+def test_starting_from_many_threads():
+    workers: list[worker_lib.Worker] = []
+    threads = [threading.Thread(target=lambda: workers.append(worker_lib.Worker())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        assert len({worker.port for worker in workers}) == 3
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def test_describe_says_how_the_worker_ended():
+    with worker_lib.Worker() as worker:
+        assert f"(pid {worker.pid}) does not answer" in worker.describe()
+        os.kill(worker.pid, signal.SIGKILL)
+        assert _is_gone_soon(worker.pid)
+        assert "SIGKILL (out of memory?)" in worker.describe()
+        assert "\n" not in worker.describe()
+
+
+def _with_program(monkeypatch, tmp_path, text):
+    program = tmp_path / "worker_binary"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(worker_lib, "find_worker_binary", lambda: program)
+
+
+def test_a_worker_that_ends_at_once_is_one_clear_line(monkeypatch, tmp_path):
+    _with_program(monkeypatch, tmp_path, "echo first; echo cannot bind the port; exit 7")
+    with pytest.raises(errors.RunError, match=r"^cannot start a run: .*exit code 7: cannot bind the port$"):
+        worker_lib.Worker()
+
+
+def test_a_worker_that_never_answers_is_given_up_and_ended(monkeypatch, tmp_path):
+    pid_file = tmp_path / "pid"
+    _with_program(monkeypatch, tmp_path, f"echo $$ > {pid_file}; exec sleep 60")
+    with pytest.raises(errors.RunError, match="did not answer within 0.5 s"):
+        worker_lib.Worker(start_timeout=0.5)
+    assert _is_gone_soon(int(pid_file.read_text()))
+
+
+def test_environment_of_a_worker(monkeypatch):
+    monkeypatch.setenv("TF_DETERMINISTIC_OPS", "0")
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    environment = worker_lib.worker_environment(num_threads=2)
+    assert environment["TF_DETERMINISTIC_OPS"] == "0"  # the user's word
+    assert environment["MALLOC_ARENA_MAX"] == "1"
+    assert environment["TF_NUM_INTRAOP_THREADS"] == "2"
+
+
+def test_a_worker_needs_at_least_one_thread():
+    with pytest.raises(errors.InputError, match="at least 1.*found 0"):
+        worker_lib.worker_environment(num_threads=0)
+
+
+def test_nothing_imports_tensorflow_before_logs_can_be_quiet():
+    script = "import sys, tffcl.runtime; assert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_missing_worker_of_a_broken_installation(monkeypatch):
+    monkeypatch.setattr(worker_lib.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(errors.RunError, match="not installed"):
+        worker_lib.find_worker_binary()
