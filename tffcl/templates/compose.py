@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Union
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -12,6 +13,7 @@ from tffcl import errors
 from tffcl.templates.client_work import ClientWork
 from tffcl.templates.continual_process import ContinualProcess
 from tffcl.templates.finalizer import FinalizerProcess
+from tffcl.templates.placed import at_clients, at_server
 
 AggregationFactory = Union[
     tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory
@@ -44,11 +46,23 @@ def select_types(types: OrderedDict, names: tuple[str, ...]) -> OrderedDict:
 
 
 def _ordered(values, types: OrderedDict) -> OrderedDict:
-    """Values in the order (and with the dtypes) that travel."""
+    """Values in the order and of the types that travel; any other dtype or shape is an error that names the entry."""
     missing = [name for name in types if name not in values]
     if missing:
         raise errors.ContractError(f"client work: returned no entry named {missing[0]!r}; found {list(values)}")
-    return OrderedDict((name, values[name]) for name in types)
+    return OrderedDict((name, _as_type(name, values[name], kind)) for name, kind in types.items())
+
+
+def _as_type(name: str, value, kind: tff.TensorType) -> tf.Tensor:
+    """The value with exactly the static shape of its type: an entry `[None, 5]` stays so even where it is empty."""
+    value = tf.convert_to_tensor(value)
+    if value.dtype.as_numpy_dtype != kind.dtype or not value.shape.is_compatible_with(kind.shape):
+        raise errors.ContractError(
+            f"client work: entry {name!r} should be {kind}, found {value.dtype.name}{value.shape}"
+        )
+    if kind.shape is None or None in kind.shape:
+        return tf.compat.v1.placeholder_with_default(value, kind.shape)  # forgets what is known beyond the type
+    return tf.ensure_shape(value, kind.shape)
 
 
 class _Composer:
@@ -65,7 +79,7 @@ class _Composer:
         update_type = self.train.type_signature.result[1]
         weighted = isinstance(aggregator, tff.aggregators.WeightedAggregationFactory)
         if weighted:
-            self.aggregation = aggregator.create(update_type, tff.TensorType(tf.float32))
+            self.aggregation = aggregator.create(update_type, tff.TensorType(np.float32))
         else:
             self.aggregation = aggregator.create(update_type)
         self.weighted = weighted
@@ -117,12 +131,12 @@ class _Composer:
     def _initialize_clients(self, server: tff.Type):
         work = self.work
 
-        @tff.tensorflow.computation(work.shared_type, tff.TensorType(tf.int32, [2]))
+        @tff.tensorflow.computation(work.shared_type, tff.TensorType(np.int32, [2]))
         def first_state(shared, key):
             return _ordered(work.initialize_client(shared, key), work.state_type)
 
         @tff.federated_computation(
-            tff.type_at_server(server), tff.type_at_clients(tff.TensorType(tf.int32, [2]))
+            at_server(server), at_clients(tff.TensorType(np.int32, [2]))
         )
         def initialize_clients(server_state, client_keys):
             return tff.federated_map(first_state, (tff.federated_broadcast(server_state.shared), client_keys))
@@ -131,24 +145,24 @@ class _Composer:
 
     def _transfer_type(self):
         """What the knowledge base sends: rows at the server, and for each client the keys of its own."""
-        keys = tff.TensorType(tf.int32, [self.work.num_foreign])
+        keys = tff.TensorType(np.int32, [self.work.num_foreign])
         return tff.to_type(
             OrderedDict(
-                rows=tff.type_at_server(tff.TensorType(tf.float32, [None, self.work.knowledge_size])),
-                keys=tff.type_at_clients(keys),
-                count=tff.type_at_clients(tf.int32),
+                rows=at_server(tff.TensorType(np.float32, [None, self.work.knowledge_size])),
+                keys=at_clients(keys),
+                count=at_clients(np.int32),
             )
         )
 
     def _foreign(self, transfer_in):
         """Each client's own rows, `{float32[k, knowledge_size]}@CLIENTS`."""
         size, most = self.work.knowledge_size, self.work.num_foreign
-        rows_type = tff.TensorType(tf.float32, [None, size])
+        rows_type = tff.TensorType(np.float32, [None, size])
         if most == 0:
-            empty = tff.tensorflow.computation(lambda count: tf.zeros([0, size]), tff.TensorType(tf.int32))
+            empty = tff.tensorflow.computation(lambda count: tf.zeros([0, size]), tff.TensorType(np.int32))
             return tff.federated_map(empty, transfer_in.count)
 
-        @tff.tensorflow.computation(rows_type, tff.TensorType(tf.int32))
+        @tff.tensorflow.computation(rows_type, tff.TensorType(np.int32))
         def one_row(rows, key):
             return tf.ensure_shape(tf.gather(rows, key), [size])
 
@@ -156,7 +170,7 @@ class _Composer:
         def last_key(rows):
             return tf.shape(rows)[0] - 1
 
-        @tff.tensorflow.computation(tff.SequenceType(tff.TensorType(tf.float32, [size])), tff.TensorType(tf.int32))
+        @tff.tensorflow.computation(tff.SequenceType(tff.TensorType(np.float32, [size])), tff.TensorType(np.int32))
         def stack(rows, count):
             stacked = rows.batch(most).reduce(tf.zeros([0, size]), lambda _, batch: batch)
             return stacked[:count]
@@ -167,13 +181,13 @@ class _Composer:
 
     def _begin_task(self, server: tff.Type, incoming: tff.Type):
         work = self.work
-        foreign_type = tff.TensorType(tf.float32, [None, work.knowledge_size])
+        foreign_type = tff.TensorType(np.float32, [None, work.knowledge_size])
 
         @tff.tensorflow.computation(self.state, work.shared_type, foreign_type)
         def begin(state, shared, foreign):
             return _ordered(work.begin_task(state, shared, foreign), work.state_type)
 
-        @tff.federated_computation(tff.type_at_server(server), tff.type_at_clients(self.state), incoming)
+        @tff.federated_computation(at_server(server), at_clients(self.state), incoming)
         def begin_task(server_state, client_states, transfer_in):
             shared = tff.federated_broadcast(server_state.shared)
             return tff.federated_map(begin, (client_states, shared, self._foreign(transfer_in)))
@@ -183,7 +197,7 @@ class _Composer:
     def _prepare(self, server: tff.Type, incoming: tff.Type):
         work = self.work
         reads = tff.to_type(select_types(work.state_type, work.prepare_reads))
-        foreign_type = tff.TensorType(tf.float32, [None, work.knowledge_size])
+        foreign_type = tff.TensorType(np.float32, [None, work.knowledge_size])
         raw = tff.to_type(OrderedDict(context=work.context_type, examples=work.example_type))
 
         @tff.tensorflow.computation(reads, foreign_type, raw)
@@ -192,7 +206,7 @@ class _Composer:
             return _ordered(prepared, work.prepared_type)
 
         @tff.federated_computation(
-            tff.type_at_server(server), tff.type_at_clients(reads), incoming, tff.type_at_clients(raw)
+            at_server(server), at_clients(reads), incoming, at_clients(raw)
         )
         def prepare(server_state, client_states, transfer_in, client_data):
             del server_state
@@ -204,7 +218,7 @@ class _Composer:
         work = self.work
         writes = select_types(work.state_type, work.train_writes)
 
-        @tff.tensorflow.computation(self.reads, work.shared_type, self.data, tff.TensorType(tf.int32))
+        @tff.tensorflow.computation(self.reads, work.shared_type, self.data, tff.TensorType(np.int32))
         def train(state, shared, data, round_num):
             changed, update, weight, metrics = work.train(state, shared, data, round_num)
             return _ordered(changed, writes), OrderedDict(update), weight, OrderedDict(metrics)
@@ -212,12 +226,12 @@ class _Composer:
         return train
 
     def _next(self, server: tff.Type):
-        @tff.tensorflow.computation(tff.TensorType(tf.int32))
+        @tff.tensorflow.computation(tff.TensorType(np.int32))
         def one_more(count):
             return count + 1
 
         @tff.federated_computation(
-            tff.type_at_server(server), tff.type_at_clients(self.reads), tff.type_at_clients(self.data)
+            at_server(server), at_clients(self.reads), at_clients(self.data)
         )
         def next_round(server_state, client_states, client_data):
             shared = tff.federated_broadcast(server_state.shared)
@@ -247,7 +261,7 @@ class _Composer:
             return _ordered(new_state, work.state_type), OrderedDict(upload)
 
         @tff.federated_computation(
-            tff.type_at_server(server), tff.type_at_clients(self.state), tff.type_at_clients(self.data)
+            at_server(server), at_clients(self.state), at_clients(self.data)
         )
         def end_task(server_state, client_states, client_data):
             del server_state
@@ -266,7 +280,7 @@ class _Composer:
             return OrderedDict(work.evaluate(view, shared, data["context"], data["examples"]))
 
         @tff.federated_computation(
-            tff.type_at_server(server), tff.type_at_clients(view_type), tff.type_at_clients(data_type)
+            at_server(server), at_clients(view_type), at_clients(data_type)
         )
         def evaluate(server_state, client_views, client_data):
             shared = tff.federated_broadcast(server_state.shared)

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow_federated as tff
 
 from tffcl import errors
+from tffcl.templates import placed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +58,8 @@ class ContinualProcess:
     def __post_init__(self) -> None:
         server = self.initialize.type_signature.result
         client = self.initialize_clients.type_signature.result
-        _expect("initialize", "result", server.is_federated() and server.placement is tff.SERVER, "S@SERVER", server)
-        _expect("initialize_clients", "result", _is_clients(client), "{C}@CLIENTS", client)
+        _expect("initialize", "result", _is_placed(server, tff.SERVER), "S@SERVER", server)
+        _expect("initialize_clients", "result", _is_placed(client, tff.CLIENTS), "{C}@CLIENTS", client)
         for name in ("initialize_clients", "begin_task", "prepare", "next", "end_task", "evaluate"):
             computation = getattr(self, name)
             first = computation.type_signature.parameter[0]
@@ -78,8 +79,8 @@ class ContinualProcess:
         return self.initialize_clients.type_signature.result.member
 
 
-def _is_clients(value_type: tff.Type) -> bool:
-    return value_type.is_federated() and value_type.placement is tff.CLIENTS
+def _is_placed(kind: tff.Type, placement: Any) -> bool:
+    return isinstance(kind, tff.FederatedType) and kind.placement is placement
 
 
 def _expect(computation: str, where: str, holds: bool, expected: Any, found: Any) -> None:
@@ -89,9 +90,9 @@ def _expect(computation: str, where: str, holds: bool, expected: Any, found: Any
 
 def _expect_projection(computation: str, where: str, client: tff.FederatedType, found: tff.Type) -> None:
     """`found` is `{<some entries of C>}@CLIENTS`, with the types that they have in C."""
-    _expect(computation, where, _is_clients(found), f"a projection of {client}", found)
-    whole = dict(client.member.items())
-    for name, entry in found.member.items():
+    _expect(computation, where, _is_placed(found, tff.CLIENTS), f"a projection of {client}", found)
+    whole = placed.entries(client)
+    for name, entry in placed.entries(found).items():
         expected = whole.get(name)
         fits = expected is not None and expected.is_assignable_from(entry)
         _expect(computation, f"{where}, entry {name!r}", fits, expected or f"one of {sorted(whole)}", entry)
