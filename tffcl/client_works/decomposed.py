@@ -18,6 +18,7 @@ from tffcl import errors
 from tffcl.client_works import randomness
 from tffcl.client_works.evaluation import classification_sums, mean_cross_entropy
 from tffcl.client_works.optimizers import empty_variable
+from tffcl.client_works.outcome import all_finite, base_metrics
 from tffcl.client_works.retention import build_retention, penalty
 from tffcl.client_works.training import LocalTraining, ParameterGroup, TrainingLoop, num_examples
 from tffcl.layers.kernels import decomposed_kernel, foreign_sum, prune
@@ -69,7 +70,9 @@ class Decomposition:
 class DecomposedWork(ClientWork):
     """Client work for any `Network`, with or without foreign adaptives."""
 
-    def __init__(self, network: Network, training: LocalTraining, decomposition: Decomposition, seed: int = 0):
+    def __init__(
+        self, network: Network, training: LocalTraining, decomposition: Decomposition, seed: int = 0
+    ):
         self.network = network
         self.training = training
         self.options = decomposition
@@ -137,7 +140,9 @@ class DecomposedWork(ClientWork):
     def initialize_client(self, shared, key):
         size = self.network.kernels.size
         state = {name: tf.zeros(_zeros_shape(kind), kind.dtype) for name, kind in self.state_type.items()}
-        state.update(key=key, task=tf.constant(-1), base=shared[:size], schedule=self.training.fresh_schedule())
+        state.update(
+            key=key, task=tf.constant(-1), base=shared[:size], schedule=self.training.fresh_schedule()
+        )
         return state
 
     def _join_shared(self, base, local):
@@ -302,20 +307,15 @@ class DecomposedWork(ClientWork):
 
     def _outcome(self, changed, state, shared, data, metrics):
         """Leaves a client out that has no data or whose parameters are not finite."""
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for n, v in changed.items() if n != "schedule"])
+        finite = all_finite(value for name, value in changed.items() if name != "schedule")
         present = tf.logical_and(finite, num_examples(data["train"]) > 0)
         kept = {name: tf.where(present, value, state[name]) for name, value in changed.items()}
         upload, sent = self._upload(changed, shared)
         sent = tf.logical_and(sent, present)
         delta = tf.where(sent, upload - shared, 0.0)
         weight = tf.where(present, tf.cast(num_examples(data["train"]), tf.float32), 0.0)
-        metrics = OrderedDict(
-            metrics,
-            sent=tf.math.count_nonzero(sent, dtype=tf.int32),
-            non_finite=tf.cast(tf.logical_not(finite), tf.int32),
-            open_gates=tf.reduce_mean(tf.cast(self._gate(kept["mask_logits"]), tf.float32)),
-            learning_rate=kept["schedule"][0],
-        )
+        metrics = base_metrics(metrics, sent, finite, kept["schedule"])
+        metrics["open_gates"] = tf.reduce_mean(tf.cast(self._gate(kept["mask_logits"]), tf.float32))
         return kept, OrderedDict(delta=delta, sent=sent), weight, metrics
 
     def _gate(self, mask_logits):
@@ -356,10 +356,7 @@ class DecomposedWork(ClientWork):
     def evaluate(self, view, shared, context, examples):
         """Cross-entropy and accuracy of one task with its own mask, adaptive, attention and local parameters."""
         del shared
-        layout = self.network.kernels
-        kernel = self._evaluated_kernel(view, layout)
-        if "foreign_sum" in view:
-            kernel += view["foreign_sum"]
+        kernel = self.evaluated_kernel(view)
 
         def scores(batch):
             return self.network.logits(kernel, view["local"], view["attention"], context, batch, None)
@@ -367,9 +364,9 @@ class DecomposedWork(ClientWork):
         count, loss, correct = classification_sums(scores, examples)
         return OrderedDict(count=count, loss=loss, correct=correct)
 
-    def _evaluated_kernel(self, view, layout):
-        """theta with A pruned; `reference` has a row for a past task and none for the current one."""
-        base, masks = view["base"], view["mask_logits"]
+    def evaluated_kernel(self, view):
+        """theta with A pruned, float32 `[size]`; `reference` has a row for a past task and none for the current one."""
+        layout, base, masks = self.network.kernels, view["base"], view["mask_logits"]
 
         def past():
             solved = self._retention.past_adaptives(
@@ -378,7 +375,8 @@ class DecomposedWork(ClientWork):
             return tf.ensure_shape(solved, [1, layout.size])[0]
 
         adaptive = tf.cond(tf.shape(view["reference"])[0] > 0, past, lambda: view["adaptive"])
-        return decomposed_kernel(layout, base, masks, prune(adaptive, self.options.sparsity))
+        kernel = decomposed_kernel(layout, base, masks, prune(adaptive, self.options.sparsity))
+        return kernel + view["foreign_sum"] if "foreign_sum" in view else kernel
 
 
 def _size_of(layout, name: str) -> int:

@@ -91,7 +91,9 @@ def build_retention(form: str, sparsity: float, retention: float) -> Retention:
       InputError: no such form, or a negative weight.
     """
     if sparsity < 0 or retention < 0:
-        raise errors.InputError(f"sparsity and retention must not be negative, found {sparsity} and {retention}")
+        raise errors.InputError(
+            f"sparsity and retention must not be negative, found {sparsity} and {retention}"
+        )
     if form == "closed_form":
         return ClosedForm(sparsity, retention)
     if form == "gradient":

@@ -133,7 +133,9 @@ class TrainingLoop:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(variables)
                 objective, task_loss = loss_fn(batch, step_key)
-            gradients = tape.gradient(objective, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            gradients = tape.gradient(
+                objective, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            )
             states = self._apply(states, gradients, learning_rate)
             return step + 1, states, total + task_loss * tf.cast(tf.size(rows), tf.float32)
 

@@ -58,7 +58,9 @@ def _side_by_side(layout: KernelLayout, foreign: tf.Tensor) -> list[tf.Tensor]:
     """The kernels of all entries as one wide kernel `[width, D, k * F]` each, so that one product serves them all."""
     entries = tf.shape(foreign)[0]
     wide = []
-    for piece, (_, (width, size, filters)) in zip(tf.split(foreign, list(layout.sizes), axis=1), layout.parts):
+    for piece, (_, (width, size, filters)) in zip(
+        tf.split(foreign, list(layout.sizes), axis=1), layout.parts
+    ):
         kernel = tf.transpose(tf.reshape(piece, [entries, width * size, filters]), [1, 0, 2])
         kernel = tf.reshape(kernel, [width, size, entries * filters])
         wide.append(tf.ensure_shape(kernel, [width, size, None]))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from tffcl.layers.kernels import KernelLayout, VectorLayout
+from tffcl.layers.kernels import KernelLayout, VectorLayout, glorot_limit
 
 Tensors = Mapping[str, tf.Tensor]
 
@@ -85,8 +85,6 @@ def dropout(values: tf.Tensor, rate: float, key: tf.Tensor | None) -> tf.Tensor:
 
 def glorot_uniform(shapes, key: tf.Tensor, scale: float = 1.0) -> list[tf.Tensor]:
     """One Glorot-uniform tensor for each shape, each from its own fold of `key`; vectors (biases) are zero."""
-    from tffcl.layers.kernels import glorot_limit
-
     drawn = []
     for index, shape in enumerate(shapes):
         if len(shape) < 2:

@@ -95,7 +95,10 @@ class TextCNN(_TextNetwork):
 
     def __init__(self, config: TextCNNConfig, num_foreign: int = 0):
         super().__init__(config, num_foreign)
-        head = (("head_kernel", (self.num_features, config.max_classes)), ("head_bias", (config.max_classes,)))
+        head = (
+            ("head_kernel", (self.num_features, config.max_classes)),
+            ("head_bias", (config.max_classes,)),
+        )
         self.local = VectorLayout(self._bias_parts() + head)
 
     def initial_attention(self, key):

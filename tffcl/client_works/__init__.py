@@ -1,0 +1,17 @@
+"""What clients do in a round: decomposed and plain local training."""
+
+from tffcl.client_works.decomposed import DecomposedWork, Decomposition
+from tffcl.client_works.export import export_keras_model
+from tffcl.client_works.optimizers import FusedAdam, LocalOptimizer
+from tffcl.client_works.plain import PlainWork
+from tffcl.client_works.training import LocalTraining
+
+__all__ = [
+    "DecomposedWork",
+    "Decomposition",
+    "FusedAdam",
+    "LocalOptimizer",
+    "LocalTraining",
+    "PlainWork",
+    "export_keras_model",
+]

@@ -1,0 +1,146 @@
+"""The plain client work: the server's kernels trained as they are, a head of its own for each task (FedAvg, FedProx)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.client_works import randomness
+from tffcl.client_works.evaluation import classification_sums, mean_cross_entropy
+from tffcl.client_works.optimizers import empty_variable
+from tffcl.client_works.outcome import all_finite, base_metrics
+from tffcl.client_works.training import LocalTraining, ParameterGroup, TrainingLoop, num_examples
+from tffcl.models.network import Network
+from tffcl.templates import ClientWork
+
+
+class PlainWork(ClientWork):
+    """FedAvg's client (McMahan et al., 2017), with FedProx's proximal term (Li et al., 2020) if `proximal` > 0.
+
+    All of a network's kernels are the server's; a past task is evaluated with the server's newest kernels and the
+    local parameters that it was trained with.
+
+    Args:
+      network: a network without places for foreign adaptives.
+      training: epochs, batches, learning rate.
+      proximal: mu, in front of ||B - B_server||^2 / 2.
+      seed: of the server's first kernels.
+
+    Raises:
+      InputError: the network has places for foreign adaptives, or mu is negative.
+    """
+
+    def __init__(self, network: Network, training: LocalTraining, proximal: float = 0.0, seed: int = 0):
+        if network.num_foreign:
+            raise errors.InputError(
+                f"network: expected no places for foreign adaptives, found {network.num_foreign}"
+            )
+        if proximal < 0:
+            raise errors.InputError(f"proximal: expected a number that is not negative, found {proximal}")
+        self.network, self.training, self._proximal, self._seed = network, training, proximal, seed
+        local = network.local.size
+        self.state_type = OrderedDict(
+            key=tff.TensorType(np.int32, [2]),
+            task=tff.TensorType(np.int32),
+            schedule=tff.TensorType(np.float32, [4]),
+            local=tff.TensorType(np.float32, [local]),
+            past_local=tff.TensorType(np.float32, [None, local]),
+        )
+        self.train_reads = ("key", "task", "schedule", "local")
+        self.train_writes = ("schedule", "local")
+        self.evaluate_type = OrderedDict(local=self.state_type["local"])
+        self.context_type, self.example_type = network.context_type, network.example_type
+        self.prepared_type = network.prepared_type
+        self.shared_type = tff.TensorType(np.float32, [network.kernels.size])
+        self.knowledge_size, self.num_foreign, self.max_classes = 0, 0, network.max_classes
+
+    def initialize_shared(self):
+        return self.network.initial_kernels(randomness.fold(randomness.root_key(self._seed), randomness.BASE))
+
+    def initialize_client(self, shared, key):
+        size = self.network.local.size
+        return dict(
+            key=key,
+            task=tf.constant(-1),
+            schedule=self.training.fresh_schedule(),
+            local=tf.zeros([size]),
+            past_local=tf.zeros([0, size]),
+        )
+
+    def begin_task(self, state, shared, foreign):
+        task = state["task"] + 1
+        key = randomness.fold(randomness.fold(state["key"], task), randomness.LOCAL)
+        local = self.network.initial_local(key)
+        return dict(state, task=task, schedule=self.training.fresh_schedule(), local=local)
+
+    def end_task(self, state, data):
+        past = tf.concat([state["past_local"], state["local"][None]], 0)
+        return dict(state, past_local=past), OrderedDict(knowledge=tf.zeros([0]))
+
+    def prepare(self, state, foreign, context, examples):
+        return self.network.prepare(foreign, context, examples)
+
+    def train(self, state, shared, data, round_num):
+        return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
+
+    def trainer(self):
+        """Allocates the variables of local training and returns the compiled round, `train` without its types."""
+        base, local = empty_variable([self.network.kernels.size]), empty_variable([self.network.local.size])
+        loop = TrainingLoop(self.training, [ParameterGroup([base, local])])
+
+        @tf.function(autograph=False, reduce_retracing=True)
+        def run(state, shared, data, round_num):
+            base.assign(shared)
+            local.assign(state["local"])
+            key = randomness.fold(randomness.fold(state["key"], state["task"]), randomness.ROUNDS + round_num)
+
+            def loss_fn(batch, step_key):
+                kernels = base.read_value()
+                logits = self._logits(kernels, local.read_value(), data["context"], batch, step_key)
+                loss = mean_cross_entropy(logits, batch["label"])
+                drift = tf.reduce_sum(tf.square(kernels - shared)) if self._proximal else 0.0
+                return loss + 0.5 * self._proximal * drift, loss
+
+            def validation_fn():
+                sums = self._sums(base.read_value(), local.read_value(), data["context"], data["validation"])
+                return sums["loss"] / sums["count"]
+
+            schedule, metrics = loop.run(loss_fn, validation_fn, data["train"], state["schedule"], key)
+            trained = dict(local=local.read_value(), schedule=schedule)
+            return self._outcome(base.read_value(), trained, state, shared, data, metrics)
+
+        return run
+
+    def _logits(self, kernels, local, context, examples, key):
+        return self.network.logits(kernels, local, self._attention(), context, examples, key)
+
+    def _attention(self):
+        return tf.zeros(self.network.attention_shape)
+
+    def _sums(self, kernels, local, context, examples):
+        count, loss, correct = classification_sums(
+            lambda batch: self._logits(kernels, local, context, batch, None), examples
+        )
+        return OrderedDict(count=count, loss=loss, correct=correct)
+
+    def _outcome(self, base, trained, state, shared, data, metrics):
+        finite = all_finite([base, trained["local"]])
+        examples = num_examples(data["train"])
+        present = tf.logical_and(finite, examples > 0)
+        kept = {name: tf.where(present, value, state[name]) for name, value in trained.items()}
+        sent = tf.fill(tf.shape(base), present)
+        update = OrderedDict(delta=tf.where(sent, base - shared, 0.0), sent=sent)
+        weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)
+        return kept, update, weight, base_metrics(metrics, sent, finite, kept["schedule"])
+
+    def task_view(self, state, task):
+        past = len(state["past_local"])
+        return OrderedDict(local=state["past_local"][task] if task < past else state["local"])
+
+    def evaluate(self, view, shared, context, examples):
+        """Cross-entropy and accuracy of one task: the server's newest kernels, the task's own local parameters."""
+        return self._sums(shared, view["local"], context, examples)

@@ -1,0 +1,8 @@
+"""Networks for the clients, and the way from and to Keras."""
+
+from tffcl.models.decompose import decompose
+from tffcl.models.keras_network import KerasNetwork
+from tffcl.models.network import Network
+from tffcl.models.text_cnn import AlignedTextCNN, TextCNN, TextCNNConfig
+
+__all__ = ["AlignedTextCNN", "KerasNetwork", "Network", "TextCNN", "TextCNNConfig", "decompose"]
