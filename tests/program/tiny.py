@@ -1,0 +1,124 @@
+"""A smallest client work: a linear softmax on `base + adaptive`, an adaptive matrix per task and client."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.templates import ClientWork, FinalizerProcess, compose_continual_process, placed
+
+D, CLASSES, TASKS, FOREIGN = 3, 2, 4, 2
+SIZE = D * CLASSES
+
+
+def floats(*shape):
+    return tff.TensorType(np.float32, shape)
+
+
+class TinyWork(ClientWork):
+    state_type = OrderedDict(
+        key=tff.TensorType(np.int32, (2,)),
+        base=floats(SIZE),
+        adaptive=floats(SIZE),
+        past=floats(None, SIZE),
+        count=tff.TensorType(np.int32),
+    )
+    train_reads = ("key", "adaptive")
+    train_writes = ("base", "adaptive")
+    prepare_reads = ("key",)
+    evaluate_type = OrderedDict(base=floats(SIZE), adaptive=floats(SIZE))
+    context_type = OrderedDict(scale=floats(D))
+    example_type = OrderedDict(x=floats(None, D), label=tff.TensorType(np.int32, (None,)))
+    prepared_type = OrderedDict(example_type, foreign=floats(None, None, CLASSES))
+    shared_type = floats(SIZE)
+    knowledge_size = SIZE
+    num_foreign = FOREIGN
+    max_classes = CLASSES
+
+    def initialize_shared(self):
+        return tf.zeros([SIZE])
+
+    def initialize_client(self, shared, key):
+        return dict(
+            key=key, base=shared, adaptive=tf.zeros([SIZE]), past=tf.zeros([0, SIZE]), count=tf.constant(0)
+        )
+
+    def begin_task(self, state, shared, foreign):
+        fresh = tf.random.stateless_normal([SIZE], state["key"]) * 0.1 + 0.01 * tf.reduce_sum(foreign, axis=0)
+        return dict(state, adaptive=fresh, base=shared)
+
+    def prepare(self, state, foreign, context, examples):
+        kernels = tf.reshape(foreign, [-1, D, CLASSES])
+        return dict(examples, foreign=tf.einsum("nd,kdc->nkc", examples["x"] * context["scale"], kernels))
+
+    def _loss(self, kernel, context, examples):
+        logits = tf.matmul(examples["x"] * context["scale"], tf.reshape(kernel, [D, CLASSES]))
+        logits += 0.1 * tf.reduce_sum(examples["foreign"], axis=1)
+        return logits, tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], logits)
+
+    def train(self, state, shared, data, round_num):
+        seed = state["key"] + round_num
+        kernel = shared + state["adaptive"] + 0.01 * tf.random.stateless_normal([SIZE], seed)
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            loss = tf.reduce_mean(self._loss(kernel, data["context"], data["train"])[1])
+        gradient = tape.gradient(loss, kernel)
+        validation = tf.reduce_mean(self._loss(kernel, data["context"], data["validation"])[1])
+        base, adaptive = shared - 0.5 * gradient, state["adaptive"] - 0.5 * gradient
+        metrics = dict(
+            loss=loss,
+            validation_loss=validation,
+            epochs=tf.constant(1),
+            sent=tf.constant(SIZE - 1),
+            non_finite=tf.constant(0),
+            examples=tf.shape(data["train"]["label"])[0],
+            extra=tf.reduce_max(base),
+        )
+        return dict(base=base, adaptive=adaptive), dict(base=base), tf.constant(1.0), metrics
+
+    def end_task(self, state, data):
+        past = tf.concat([state["past"], state["adaptive"][None]], axis=0)
+        return dict(state, past=past, count=state["count"] + 1), dict(knowledge=state["adaptive"])
+
+    def evaluate(self, view, shared, context, examples):
+        logits, loss = self._loss(view["base"] + view["adaptive"], context, examples)
+        correct = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), examples["label"])
+        return dict(
+            count=tf.size(loss), loss=tf.reduce_sum(loss), correct=tf.reduce_sum(tf.cast(correct, tf.int32))
+        )
+
+    def task_view(self, state, task):
+        past = task < int(state["count"])
+        return OrderedDict(base=state["base"], adaptive=state["past"][task] if past else state["adaptive"])
+
+
+def build_finalizer(kind, update):
+    """The aggregate becomes the shared value."""
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_value((), tff.SERVER)
+
+    @tff.tensorflow.computation(update)
+    def take(aggregate):
+        return aggregate["base"]
+
+    @tff.federated_computation(placed.at_server(()), placed.at_server(kind), placed.at_server(update))
+    def next_fn(state, shared, aggregate):
+        del shared
+        return tff.templates.MeasuredProcessOutput(
+            state, tff.federated_map(take, aggregate), tff.federated_value((), tff.SERVER)
+        )
+
+    return FinalizerProcess(initialize, next_fn)
+
+
+def build_process(work=None):
+    work = work or TinyWork()
+    update = tff.to_type(OrderedDict(base=floats(SIZE)))
+    return compose_continual_process(
+        work, tff.aggregators.MeanFactory(), build_finalizer(floats(SIZE), update)
+    )

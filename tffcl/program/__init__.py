@@ -1,0 +1,21 @@
+"""The driver: a stream of tasks, a process and a transfer become a history, checkpoints and results."""
+
+from tffcl.program.client_data import ClientData, ClientTask, TextClientData
+from tffcl.program.client_store import ClientStore, merge, project
+from tffcl.program.driver import run_program
+from tffcl.program.reporters import ProgressBar, Released, Reporter
+from tffcl.program.results import Results
+
+__all__ = [
+    "ClientData",
+    "ClientStore",
+    "ClientTask",
+    "ProgressBar",
+    "Released",
+    "Reporter",
+    "Results",
+    "TextClientData",
+    "merge",
+    "project",
+    "run_program",
+]

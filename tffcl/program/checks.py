@@ -1,0 +1,98 @@
+"""Data checked before TFF sees them: its own message for a bad label or shape is an opaque error of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Optional
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.errors import InputError
+from tffcl.program.client_data import ClientData, ClientTask
+from tffcl.templates import ContinualProcess, placed
+
+
+def check_data(process: ContinualProcess, data: ClientData) -> None:
+    """Checks every task of every client.
+
+    Raises:
+      InputError: names the client, the task, the set and what is wrong with it.
+    """
+    if data.num_clients < 1 or data.num_tasks < 1:
+        raise InputError(
+            f"data: need at least one client and one task; found {data.num_clients} clients, "
+            f"{data.num_tasks} tasks"
+        )
+    for client in range(data.num_clients):
+        for task in range(data.num_tasks):
+            check_task(process, data.task(client, task), f"client {client}, task {task}")
+
+
+def check_task(process: ContinualProcess, task: ClientTask, where: str) -> None:
+    """Checks one task of one client; `where` is how messages name it.
+
+    Raises:
+      InputError: no training example, a label out of range, a value that is not finite, or a tensor of another
+        name, dtype or shape than the process takes.
+    """
+    raw = process.prepare.type_signature.parameter[3].member
+    most = process.max_classes
+    if most is not None and (task.num_classes is None or not 1 <= task.num_classes <= most):
+        raise InputError(f"{where}: has {task.num_classes} classes; the process takes 1 to {most}")
+    for name, context in (("context", task.context), ("test_context", task.test_context)):
+        _check_tensors(context, raw["context"], f"{where}, {name}")
+    for name, examples, context in (
+        ("train", task.train, task.context),
+        ("validation", task.validation, task.context),
+        ("test", task.test, task.test_context),
+    ):
+        _check_examples(examples, context, raw["examples"], f"{where}, {name}", task.num_classes)
+    if num_examples(task.train) == 0:
+        raise InputError(f"{where}: no training examples; every client needs at least one in every task")
+
+
+def num_examples(examples: Mapping[str, np.ndarray]) -> int:
+    """N, from the first of tensors `[N, ...]`."""
+    return len(next(iter(examples.values()))) if examples else 0
+
+
+def _check_examples(
+    examples: Mapping[str, np.ndarray],
+    context: Mapping[str, np.ndarray],
+    kind: tff.StructType,
+    where: str,
+    num_classes: Optional[int],
+) -> None:
+    _check_tensors(examples, kind, where)
+    sizes = {name: len(value) for name, value in examples.items()}
+    if len(set(sizes.values())) > 1:
+        raise InputError(f"{where}: tensors with different numbers of examples: {sizes}")
+    if num_classes is not None and "label" in examples:
+        _check_range(examples["label"], num_classes, f"{where}: label", "the task's classes")
+    if "tokens" in examples and "vectors" in context:
+        _check_range(examples["tokens"], len(context["vectors"]), f"{where}: token", "rows of its vectors")
+
+
+def _check_range(values: np.ndarray, bound: int, what: str, meaning: str) -> None:
+    wrong = np.argwhere((values < 0) | (values >= bound))
+    if len(wrong):
+        place = tuple(wrong[0])
+        raise InputError(
+            f"{what} {values[place]} at row {place[0]}; expected 0..{bound - 1}, {meaning} ({len(wrong)} such)"
+        )
+
+
+def _check_tensors(tensors: Mapping[str, np.ndarray], kind: tff.StructType, where: str) -> None:
+    """Names, dtypes, shapes and finiteness."""
+    expected = placed.entries(kind)
+    if set(tensors) != set(expected):
+        raise InputError(f"{where}: expected the tensors {list(expected)}, found {list(tensors)}")
+    for name, entry in expected.items():
+        value = np.asarray(tensors[name])
+        fits = value.dtype == entry.dtype and value.ndim == len(entry.shape)
+        if not fits or any(want not in (None, found) for want, found in zip(entry.shape, value.shape)):
+            raise InputError(f"{where}: {name} should be {entry}, found {value.dtype}{list(value.shape)}")
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            row = int(np.argwhere(~np.isfinite(value))[0][0]) if value.ndim else 0
+            raise InputError(f"{where}: {name} holds a value that is not finite, at row {row}")

@@ -1,0 +1,133 @@
+"""What the driver asks of data: the examples of each client and task, as dense tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Optional, Protocol
+
+import numpy as np
+
+from tffcl.datasets import EncodedTextDataset
+from tffcl.errors import InputError
+from tffcl.streams import TaskStream
+
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientTask:
+    """One task of one client, in the form that a client work declares (`context_type`, `example_type`).
+
+    Attributes:
+      context: what belongs to all training and validation examples together; no leading N.
+      train: examples, every tensor `[N, ...]`.
+      validation: examples held out, `[V, ...]`; V may be 0.
+      test_context: as `context`, for the test examples.
+      test: `[M, ...]`; M may be 0: "no data", which is not an accuracy of 0.
+      num_classes: labels lie in [0, num_classes); None where there are no labels.
+    """
+
+    context: Tensors
+    train: Tensors
+    validation: Tensors
+    test_context: Tensors
+    test: Tensors
+    num_classes: Optional[int] = None
+
+
+class ClientData(Protocol):
+    """Anything that can say what client c learns in task t."""
+
+    @property
+    def num_clients(self) -> int:
+        """C."""
+
+    @property
+    def num_tasks(self) -> int:
+        """T, the same for every client."""
+
+    def task(self, client: int, task: int) -> ClientTask:
+        """Task number `task` (0 .. T-1) of client number `client` (0 .. C-1); the same at every call."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TextClientData:
+    """Documents divided by a stream; each set carries only the word vectors that it uses.
+
+    The tensors of a task are
+      context: vectors float32 [Vc, D]; row 0 (padding) and row 1 (the unknown word) are zero.
+      examples: tokens int32 [N, L], rows of `vectors`, right-padded with 0, where L is the set's own longest
+        document; label int32 [N], the place of the document's label in `Task.labels`.
+    Train and validation share a context.
+
+    Attributes:
+      dataset: the documents as rows of token ids.
+      stream: which documents belong to which client and task.
+    """
+
+    dataset: EncodedTextDataset
+    stream: TaskStream
+
+    def __post_init__(self) -> None:
+        for name in ("train", "test"):
+            size = len(getattr(self.dataset, f"{name}_tokens"))
+            for tasks in self.stream.tasks:
+                for task in tasks:
+                    wanted = [task.train, task.validation] if name == "train" else [task.test]
+                    largest = max((int(rows.max()) for rows in wanted if len(rows)), default=-1)
+                    if largest >= size:
+                        raise InputError(
+                            f"client {task.client}, task {task.task}: asks for {name} document {largest}, but "
+                            f"{self.dataset.name!r} has {size}; was the stream made of another data set?"
+                        )
+
+    @property
+    def num_clients(self) -> int:
+        """C."""
+        return self.stream.num_clients
+
+    @property
+    def num_tasks(self) -> int:
+        """T."""
+        return self.stream.num_tasks
+
+    def task(self, client: int, task: int) -> ClientTask:
+        """The tensors of one task; see the class."""
+        data, part = self.dataset, self.stream.task(client, task)
+        numbers = np.full(len(data.label_names), -1, np.int32)
+        numbers[list(part.labels)] = np.arange(len(part.labels))
+        context, train, validation = _own_words(
+            data.embedding, data.train_tokens[part.train], data.train_tokens[part.validation]
+        )
+        test_context, test = _own_words(data.embedding, data.test_tokens[part.test])
+        return ClientTask(
+            context=context,
+            train=_examples(train, numbers[data.train_labels[part.train]]),
+            validation=_examples(validation, numbers[data.train_labels[part.validation]]),
+            test_context=test_context,
+            test=_examples(test, numbers[data.test_labels[part.test]]),
+            num_classes=len(part.labels),
+        )
+
+
+def _examples(tokens: np.ndarray, labels: np.ndarray) -> Tensors:
+    return OrderedDict(tokens=tokens, label=labels)
+
+
+def _own_words(embedding: np.ndarray, *token_sets: np.ndarray) -> tuple:
+    """The context of the words in use, and each set of tokens re-numbered and cut to its longest document."""
+    trimmed = [_trim(tokens) for tokens in token_sets]
+    used = np.unique(np.concatenate([tokens.ravel() for tokens in trimmed]))
+    kept = np.concatenate([[0, 1], used[used > 1]]).astype(np.int64)
+    numbers = np.zeros(len(embedding), np.int32)
+    numbers[kept] = np.arange(len(kept))
+    vectors = np.ascontiguousarray(embedding[kept], np.float32)
+    return (OrderedDict(vectors=vectors), *(numbers[tokens] for tokens in trimmed))
+
+
+def _trim(tokens: np.ndarray) -> np.ndarray:
+    """int32 [N, L] without the columns, at the right, that are padding in every row; at least one stays."""
+    used = np.flatnonzero((tokens != 0).any(axis=0))
+    return tokens[:, : max(1, used[-1] + 1 if used.size else 1)]

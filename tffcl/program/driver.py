@@ -1,0 +1,256 @@
+"""run_program: a stream of tasks through a continual process, round by round."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+
+from tffcl.errors import InputError
+from tffcl.program import checks, clocks, events, run_directory
+from tffcl.program import state as state_lib
+from tffcl.program.client_data import ClientData, ClientTask
+from tffcl.program.history import Event
+from tffcl.program.preparation import evaluate_tasks, prepare_task
+from tffcl.program.reporters import Reporter, default_reporters
+from tffcl.program.results import Results, results_of
+from tffcl.program.settings import Settings
+from tffcl.program.task_data import TaskData
+from tffcl.templates import ContinualProcess, placed
+from tffcl.transfers import Transfer
+
+Summarise = Callable[[ClientTask], np.ndarray]
+
+
+def run_program(
+    process: ContinualProcess,
+    data: ClientData,
+    transfer: Transfer,
+    *,
+    num_rounds: int,
+    seed: int,
+    output_dir: Optional[Union[str, "os.PathLike[str]"]] = None,
+    clients_per_round: Optional[int] = None,
+    resume: bool = False,
+    evaluate_every: str = "round",
+    reporters: Optional[Sequence[Reporter]] = None,
+    summarise: Optional[Summarise] = None,
+    config: Optional[Mapping[str, Any]] = None,
+) -> Results:
+    """Lets every client learn its tasks one after another, in the TFF context that is installed.
+
+    For each task: what each client tells of it, the transfer's choice and the start of the task; its examples
+    prepared, once; `num_rounds` rounds, each with an evaluation of all tasks so far, a line of history and a
+    checkpoint; the end of the task, when what was learned enters the knowledge base.
+
+    Args:
+      process: what clients and server do.
+      data: what each client learns in each task.
+      transfer: which entries of the knowledge base each client receives for a task.
+      num_rounds: rounds for each task.
+      seed: root of all randomness.
+      output_dir: the run directory, made here (config.json, history.jsonl, checkpoints/, results.json); None
+        keeps everything in memory.
+      clients_per_round: how many clients take part in a round, drawn anew each time; None for all.
+      resume: go on where the run in `output_dir` stopped; its results are those of a run that never did.
+      evaluate_every: "round", or "task" for only the end of each task.
+      reporters: told of every event; None for a progress bar and, with a run directory, TensorBoard and CSV.
+      summarise: makes the document vectors, float32 `[N, D]`, that a transfer summarises; by default the mean of
+        each document's word vectors.
+      config: further settings to record, "method" and "dataset" among them; a run is resumed only with the same.
+
+    Returns:
+      The results, as they stand in results.json.
+
+    Raises:
+      InputError: data or settings that cannot be used; the message names the client and the task.
+      RunError: a run directory that exists already or is of another run, a full disk, a lost worker.
+    """
+    settings = Settings(num_rounds, seed, clients_per_round, evaluate_every)
+    checks.check_data(process, data)
+    _check_transfer(process, transfer, data.num_clients)
+    full_config = {
+        **(config or {}),
+        **vars(settings),
+        "num_clients": data.num_clients,
+        "num_tasks": data.num_tasks,
+    }
+    with run_directory.open_run(output_dir, full_config, resume) as directory:
+        told = default_reporters(output_dir) if reporters is None else reporters
+        run = _Run(
+            process, TaskData(data, transfer, settings.seed, summarise), transfer, settings, directory, told
+        )
+        history = run.to_the_end()
+        results = results_of(history, _scores_are(process), full_config)
+        directory.finish(results.to_json())
+    return results
+
+
+class _Run:
+    """One run; `state` and the history are all that it knows of its past."""
+
+    def __init__(
+        self,
+        process: ContinualProcess,
+        data: TaskData,
+        transfer: Transfer,
+        settings: Settings,
+        directory: run_directory.RunDirectory,
+        reporters: Sequence[Reporter],
+    ):
+        self.process, self.data, self.transfer, self.settings = process, data, transfer, settings
+        self.directory, self.reporters = directory, reporters
+        self.clients = range(data.num_clients)
+        self.watch = clocks.now()
+        first = state_lib.first_state(process, data.num_clients, settings)
+        self.state = directory.restore(first)
+        self.prepared: list[list] = []  # [task][client]
+
+    def to_the_end(self) -> list[Event]:
+        """Runs whatever is left to do, and returns all events."""
+        history = self.directory.history
+        for reporter in self.reporters:
+            reporter.start(self.data.num_tasks, self.settings.num_rounds, history.events)
+        try:
+            self._prepare_past()
+            while self.state.task < self.data.num_tasks:
+                self._learn_task()
+        finally:
+            for reporter in self.reporters:
+                reporter.close()
+        return history.events
+
+    def _prepare_past(self) -> None:
+        """After a resume: what had been prepared is not kept, but follows from the recorded selections."""
+        for task in range(len(self.state.selections)):
+            self._prepare(task)
+            if task < self.state.task:
+                self._forget_training_data(task)
+
+    def _learn_task(self) -> None:
+        if not self.state.begun:
+            self._begin_task()
+        while self.state.round < self.settings.num_rounds:
+            self._round()
+        self._end_task()
+
+    def _begin_task(self) -> None:
+        state, task = self.state, self.state.task
+        summaries = self.data.summaries(task)
+        selection = self.transfer.select(state.base, task, self.clients, summaries)
+        incoming = self.transfer.transfer_in(state.base, selection, len(self.clients))
+        states = [state.store[client] for client in self.clients]
+        state.store.merge(self.clients, self.process.begin_task(state.server, states, incoming))
+        state.selections.append([list(map(int, entries)) for entries in selection])
+        self._prepare(task)
+
+    def _prepare(self, task: int) -> None:
+        knowledge = (self.transfer, self.state.base)
+        tasks = self.data.tasks(task)
+        self.prepared.append(
+            prepare_task(
+                self.process,
+                self.state.server,
+                self.state.store,
+                knowledge,
+                tasks,
+                self.state.selections[task],
+            )
+        )
+
+    def _forget_training_data(self, task: int) -> None:
+        self.prepared[task] = [one.for_test_only() for one in self.prepared[task]]
+
+    def _round(self) -> None:
+        state = self.state
+        participants = state_lib.sample_clients(self.settings, len(self.clients), state.task, state.round)
+        before = clocks.now()
+        shared = np.asarray(state.server["shared"])
+        server, changes, reported = self.process.next(
+            state.server,
+            state.store.project(participants, self.process.next.type_signature.parameter[1]),
+            [self.prepared[state.task][client].training_data() for client in participants],
+        )
+        training = clocks.now() - before
+        sent_down = self._bytes_down(participants, shared)
+        state.server, state.fresh = server, not np.array_equal(shared, server["shared"])
+        state.store.merge(participants, changes)
+        scores = self._evaluate() if self.settings.evaluate_every == "round" else None
+        event = events.round_event(state.task, state.round, participants, reported, scores)
+        events.add_bytes(event, "up", self._bytes_up(participants, reported, shared.size))
+        events.add_bytes(event, "down", sent_down)
+        state.round += 1
+        self._record(event, training)
+
+    def _end_task(self) -> None:
+        state, task = self.state, self.state.task
+        states = [state.store[client] for client in self.clients]
+        data = [one.training_data() for one in self.prepared[task]]
+        changes, uploads = self.process.end_task(state.server, states, data)
+        state.store.merge(self.clients, changes)
+        sent = {client: (0, 0) for client in self.clients}
+        if self.process.num_foreign:  # else nobody would ever read it
+            for client, summary in enumerate(self.data.summaries(task)):
+                entry = state.base.add(client, task, uploads[client]["knowledge"], summary)
+                sent[client] = events.coded_and_dense(state.base.nonzeros(entry), self.process.knowledge_size)
+        event = events.task_event(task, self._evaluate(), state.selections[task], state.base)
+        events.add_bytes(event, "up", sent)
+        state.task, state.round = task + 1, 0
+        self._record(event)
+        self._forget_training_data(task)
+
+    def _evaluate(self) -> list:
+        return evaluate_tasks(self.process, self.state.server, self.state.store, self.prepared)
+
+    def _bytes_up(
+        self, participants: Sequence[int], reported: Sequence[Mapping[str, Any]], size: int
+    ) -> dict[int, tuple[int, int]]:
+        """Entries of the shared value that were sent; in a task's first round also the summary of the task."""
+        sent = {
+            client: events.coded_and_dense(int(one.get("sent", size)), size)
+            for client, one in zip(participants, reported)
+        }
+        if self.state.round == 0:
+            for client, summary in enumerate(self.data.summaries(self.state.task)):
+                told = sum(np.asarray(array).nbytes for array in (summary or {}).values())
+                coded, dense = sent.get(client, (0, 0))
+                sent[client] = (coded + told, dense + told)
+        return sent
+
+    def _bytes_down(self, participants: Sequence[int], shared: np.ndarray) -> dict[int, tuple[int, int]]:
+        """The shared value where it is news; at a task's start to everybody, with the foreign entries."""
+        state = self.state
+        whole = events.coded_and_dense(np.count_nonzero(shared), shared.size) if state.fresh else (0, 0)
+        if state.round > 0:
+            return {client: whole for client in participants}
+        sent = {}
+        for client, entries in enumerate(state.selections[state.task]):
+            size = self.process.knowledge_size
+            costs = [events.coded_and_dense(state.base.nonzeros(entry), size) for entry in entries]
+            sent[client] = tuple(map(sum, zip(whole, *costs)))
+        return sent
+
+    def _record(self, event: Event, training: Optional[clocks.Spent] = None) -> None:
+        """A line of history, then a checkpoint that knows of it, then whoever wants to be told."""
+        reading = clocks.now()
+        events.add_seconds(event, reading - self.watch, training)
+        self.watch = reading
+        line = self.directory.history.append(event)
+        self.directory.save(self.state)
+        for reporter in self.reporters:
+            reporter.report(line)
+
+
+def _scores_are(process: ContinualProcess) -> str:
+    return "accuracy" if "correct" in placed.entries(process.evaluate.type_signature.result) else "nll"
+
+
+def _check_transfer(process: ContinualProcess, transfer: Transfer, num_clients: int) -> None:
+    wanted = transfer.num_foreign(num_clients)
+    if wanted != process.num_foreign:
+        raise InputError(
+            f"transfer: gives up to {wanted} entries to each of {num_clients} clients, but the process was built "
+            f"for {process.num_foreign}; build it with num_foreign={wanted}"
+        )

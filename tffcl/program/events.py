@@ -1,0 +1,100 @@
+"""The events of a run as `history.jsonl` holds them: a line per round, and a line per task.
+
+A value per client stands under the client's number, as text: JSON has no other keys. null means "no data".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from tffcl import metrics
+from tffcl.program.clocks import Spent
+from tffcl.transfers import KnowledgeBase
+
+Scores = Sequence[Sequence[Optional[float]]]
+
+
+def round_event(
+    task: int,
+    round_num: int,
+    participants: Sequence[int],
+    client_metrics: Sequence[Mapping[str, Any]],
+    scores: Optional[Scores],
+) -> dict[str, Any]:
+    """What a round said, without its bytes and times.
+
+    Args:
+      task: number of the task, from 0.
+      round_num: number of the round within the task, from 0.
+      participants: the clients that took part.
+      client_metrics: what `next` reported for each of them; unknown metrics pass through by their own names.
+      scores: for every client its scores on tasks 0..task; None in a round without evaluation.
+    """
+    event: dict[str, Any] = {
+        "event": "round",
+        "task": task,
+        "round": round_num,
+        "participants": list(participants),
+    }
+    for client, reported in zip(participants, client_metrics):
+        for name, value in reported.items():
+            event.setdefault(name, {})[str(client)] = np.asarray(value).tolist()
+    event["left_out"] = [
+        client
+        for client, reported in zip(participants, client_metrics)
+        if np.any(reported.get("non_finite", 0))
+    ]
+    if scores is not None:
+        event["accuracy"] = per_client(scores)
+    return event
+
+
+def task_event(
+    task: int, scores: Scores, selection: Sequence[Sequence[int]], base: KnowledgeBase
+) -> dict[str, Any]:
+    """What stands at the end of a task, without its bytes and times.
+
+    Args:
+      task: number of the task, from 0.
+      scores: for every client its scores on tasks 0..task.
+      selection: for every client the ids of the entries that it had received for this task.
+      base: the knowledge base that they refer to.
+    """
+    chosen = [[list(base.entries[entry]) for entry in entries] for entries in selection]
+    return {
+        "event": "task_end",
+        "task": task,
+        "accuracy": [list(row) for row in scores],
+        "selection": per_client(chosen),
+    }
+
+
+def add_bytes(event: dict[str, Any], direction: str, sent: Mapping[int, tuple[int, int]]) -> None:
+    """Puts (sparse-coded, dense) bytes of each client under `bytes_up` or `bytes_down`, and `..._dense`."""
+    event[f"bytes_{direction}"] = {str(client): coded for client, (coded, _) in sent.items()}
+    event[f"bytes_{direction}_dense"] = {str(client): dense for client, (_, dense) in sent.items()}
+
+
+def add_seconds(event: dict[str, Any], whole: Spent, training: Optional[Spent] = None) -> None:
+    """Puts `seconds` (wall) of the event, and wall and CPU seconds of its training, under names of their own."""
+    event["seconds"] = whole.wall
+    if training is not None:
+        event["training_seconds"] = {"wall": training.wall, "cpu": training.cpu}
+
+
+def coded_and_dense(nonzeros: int, size: int) -> tuple[int, int]:
+    """Bytes of an array of which `nonzeros` of `size` values are sent: as cheap as can be, and dense.
+
+    >>> coded_and_dense(10, 10_000), coded_and_dense(8, 8)
+    ((80, 40000), (32, 32))
+    """
+    dense = metrics.dense_bytes(int(size))
+    return min(dense, metrics.sparse_bytes(min(int(nonzeros), int(size)), int(size))), dense
+
+
+def per_client(values: Sequence[Any]) -> dict[str, Any]:
+    """Values in the order of clients, by client number."""
+    return {str(client): value for client, value in enumerate(values)}

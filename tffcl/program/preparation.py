@@ -1,0 +1,171 @@
+"""Calls of a process over cohorts: prepare a task once, and evaluate every past task of every client."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.program import checks
+from tffcl.program.client_data import ClientTask, Tensors
+from tffcl.program.client_store import ClientStore
+from tffcl.templates import ContinualProcess, placed
+from tffcl.transfers import KnowledgeBase, Transfer
+
+SPLITS = ("train", "validation", "test")
+MESSAGE_BYTES = 2**30  # a call's message holds the data of its whole cohort; gRPC's own limit is 2 GiB
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PreparedTask:
+    """A client's task after `prepare`: contexts as they were, examples with what is frozen for the whole task."""
+
+    context: Tensors
+    train: Tensors
+    validation: Tensors
+    test_context: Tensors
+    test: Tensors
+
+    def training_data(self) -> OrderedDict:
+        """What `next` and `end_task` take."""
+        return OrderedDict(context=self.context, train=self.train, validation=self.validation)
+
+    def for_test_only(self) -> PreparedTask:
+        """The same without the training data of a task that has ended, which may be large."""
+        return dataclasses.replace(self, context={}, train={}, validation={})
+
+    def test_data(self) -> OrderedDict:
+        """What `evaluate` takes."""
+        return OrderedDict(context=self.test_context, examples=self.test)
+
+
+def prepare_task(
+    process: ContinualProcess,
+    server_state: Any,
+    store: ClientStore,
+    knowledge: tuple[Transfer, KnowledgeBase],
+    tasks: Sequence[ClientTask],
+    selections: Sequence[Sequence[int]],
+    limit: int = MESSAGE_BYTES,
+) -> list[PreparedTask]:
+    """Prepares the train, validation and test examples of one task of every client.
+
+    Each (client, split) is an element of one cohort, with that client's state and the entries chosen for it; a
+    cohort whose message would be larger than `limit` bytes goes in several calls.
+
+    Args:
+      process: the process.
+      server_state: its state.
+      store: the states of all C clients.
+      knowledge: the transfer, and the knowledge base that `selections` refer to.
+      tasks: the raw task of each client.
+      selections: for each client the ids of its foreign entries.
+      limit: bytes of raw and prepared examples in a call.
+    """
+    transfer, base = knowledge
+    state_kind = process.prepare.type_signature.parameter[1]
+    pairs = [(client, split) for client in range(len(store)) for split in SPLITS]
+    raws = [raw_data(tasks[client], split) for client, split in pairs]
+    sizes = [
+        _num_bytes(raw) + prepared_bytes(process, raw["examples"], len(selections[client]))
+        for (client, _), raw in zip(pairs, raws)
+    ]
+    prepared: list[Tensors] = []
+    for part in parts_below(sizes, limit):
+        clients = [client for client, _ in pairs[part]]
+        incoming = transfer.transfer_in(base, [selections[client] for client in clients], len(store))
+        prepared += process.prepare(server_state, store.project(clients, state_kind), incoming, raws[part])
+    return [
+        PreparedTask(task.context, *prepared[start : start + 2], task.test_context, prepared[start + 2])
+        for start, task in zip(range(0, len(pairs), len(SPLITS)), tasks)
+    ]
+
+
+def evaluate_tasks(
+    process: ContinualProcess,
+    server_state: Any,
+    store: ClientStore,
+    prepared: Sequence[Sequence[PreparedTask]],
+    limit: int = MESSAGE_BYTES,
+) -> list[list[Optional[float]]]:
+    """Scores of every client on every task so far, each (client, task) an element of one cohort.
+
+    Args:
+      process: the process.
+      server_state: its state.
+      store: the states of all C clients.
+      prepared: `prepared[task][client]` for the tasks so far.
+      limit: bytes of examples in a call; a larger cohort goes in several calls.
+
+    Returns:
+      For each client the score on tasks 0, 1, ...: accuracy, or the mean loss where the process counts no correct
+      answers; None for a task without test examples.
+    """
+    scores: list[list[Optional[float]]] = [[None] * len(prepared) for _ in range(len(store))]
+    pairs = [
+        (client, task)
+        for client in range(len(store))
+        for task in range(len(prepared))
+        if checks.num_examples(prepared[task][client].test)
+    ]
+    data = [prepared[task][client].test_data() for client, task in pairs]
+    for part in parts_below([_num_bytes(one) for one in data], limit):
+        views = [process.task_view(store[client], task) for client, task in pairs[part]]
+        sums = process.evaluate(server_state, views, data[part])
+        for (client, task), one in zip(pairs[part], sums):
+            scores[client][task] = _score(one)
+    return scores
+
+
+def raw_data(task: ClientTask, split: str) -> OrderedDict:
+    """What `prepare` takes for one split of a task."""
+    context = task.test_context if split == "test" else task.context
+    return OrderedDict(context=context, examples=getattr(task, split))
+
+
+def prepared_bytes(process: ContinualProcess, examples: Tensors, num_foreign: int) -> int:
+    """Bytes that `prepare` adds to examples; an open dimension other than the first is taken for the foreign one."""
+    kind = placed.entries(process.prepare.type_signature.result)
+    return sum(
+        _tensor_bytes(entry, checks.num_examples(examples), num_foreign)
+        for name, entry in kind.items()
+        if name not in examples
+    )
+
+
+def parts_below(sizes: Sequence[int], limit: int) -> Iterator[slice]:
+    """Consecutive parts of a list, each with a total size of at most `limit` or of one element alone.
+
+    >>> list(parts_below([3, 3, 3, 9, 1], 6))
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]
+    """
+    start, total = 0, 0
+    for place, size in enumerate(sizes):
+        if place > start and total + size > limit:
+            yield slice(start, place)
+            start, total = place, 0
+        total += size
+    if start < len(sizes):
+        yield slice(start, len(sizes))
+
+
+def _score(sums: Mapping[str, Any]) -> Optional[float]:
+    count = int(sums["count"])
+    if count == 0:
+        return None
+    return float(sums["correct"] if "correct" in sums else sums["loss"]) / count
+
+
+def _tensor_bytes(kind: tff.TensorType, num_examples: int, num_foreign: int) -> int:
+    inner = [num_foreign if size is None else size for size in kind.shape[1:]]
+    return num_examples * int(np.prod(inner, dtype=np.int64)) * kind.dtype.itemsize
+
+
+def _num_bytes(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return sum(map(_num_bytes, value.values()))
+    return int(np.asarray(value).nbytes)

@@ -1,0 +1,157 @@
+"""Whoever wants to be told how a run goes: a progress bar, TensorBoard, CSV, any TFF release manager."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional, Protocol, Union
+
+import numpy as np
+import tensorflow_federated as tff
+import tqdm
+
+from tffcl.program.history import Event
+
+
+class Reporter(Protocol):
+    """Is told of a run's events, in order, each after its checkpoint."""
+
+    def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
+        """The run starts, or goes on after `past` events."""
+
+    def report(self, event: Event) -> None:
+        """Something happened; see `tffcl.program.events` for the form."""
+
+    def close(self) -> None:
+        """The run has ended, or failed."""
+
+
+class ProgressBar:
+    """One bar over all rounds on stderr, with the task and the mean accuracy over all tasks so far."""
+
+    def __init__(self, file: Any = None):
+        self._file = file
+        self._bar: Optional[tqdm.tqdm] = None
+
+    def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
+        done = sum(event["event"] == "round" for event in past)
+        self._bar = tqdm.tqdm(
+            total=num_tasks * num_rounds,
+            initial=done,
+            unit="round",
+            file=self._file or sys.stderr,
+            dynamic_ncols=True,
+        )
+
+    def report(self, event: Event) -> None:
+        if self._bar is None:
+            return
+        shown = {"task": event["task"] + 1}
+        mean = mean_score(event)
+        if mean is not None:
+            shown["score"] = f"{mean:.3f}"
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(event["event"] == "round")
+        if event.get("left_out"):
+            self._bar.write(
+                f"task {event['task']}, round {event['round']}: non-finite update of client(s) "
+                f"{', '.join(map(str, event['left_out']))} left out",
+                file=self._file or sys.stderr,
+            )
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = None
+
+
+class Released:
+    """Hands the numbers of each round to a `tff.program.ReleaseManager`, the round's number over all tasks as key.
+
+    The scores at the end of a task stand with the task's last round.
+
+    Args:
+      manager: releases a flat mapping of floats under an int key.
+    """
+
+    def __init__(self, manager: tff.program.ReleaseManager):
+        self._manager = manager
+        self._num_rounds = 0
+        self._held: dict[str, float] = {}
+
+    def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
+        del num_tasks
+        self._num_rounds = num_rounds
+        if past and self._is_last_round(past[-1]):
+            self._held = dict(numbers_of(past[-1]))
+
+    def report(self, event: Event) -> None:
+        self._held.update(numbers_of(event))
+        if not self._is_last_round(event):  # what the end of the task adds belongs to the same key
+            key = event["task"] * self._num_rounds + event.get("round", self._num_rounds - 1) + 1
+            _wait_for(self._manager.release(self._held, key))
+            self._held = {}
+
+    def close(self) -> None:
+        """Nothing is held back but a last round whose task has not ended; a resumed run releases it."""
+
+    def _is_last_round(self, event: Event) -> bool:
+        return event["event"] == "round" and event["round"] == self._num_rounds - 1
+
+
+def default_reporters(output_dir: Optional[Union[str, "os.PathLike[str]"]]) -> list[Reporter]:
+    """A progress bar; with a run directory also `tensorboard/` and `metrics.csv` in it."""
+    told: list[Reporter] = [ProgressBar()]
+    if output_dir is not None:
+        folder = pathlib.Path(output_dir)
+        told.append(Released(tff.program.TensorBoardReleaseManager(folder / "tensorboard")))
+        told.append(
+            Released(tff.program.CSVFileReleaseManager(folder / "metrics.csv", key_fieldname="round"))
+        )
+    return told
+
+
+def mean_score(event: Event) -> Optional[float]:
+    """Mean score over all clients and tasks in an event; None without data."""
+    rows = event.get("accuracy") or []
+    known = [
+        one
+        for row in (rows.values() if isinstance(rows, Mapping) else rows)
+        for one in row
+        if one is not None
+    ]
+    return float(np.mean(known)) if known else None
+
+
+def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
+    """The numbers in an event by name: `loss/client_0`, `accuracy/client_0/task_1`, `seconds`."""
+    for name, value in event.items():
+        if name in ("event", "task", "round", "participants", "left_out", "selection"):
+            continue
+        if isinstance(value, list):
+            value = {str(client): row for client, row in enumerate(value)}
+        if not isinstance(value, Mapping):
+            value = {"": value}
+        for key, entry in value.items():
+            prefix = f"{name}/client_{key}" if key.isdecimal() else f"{name}/{key}".rstrip("/")
+            named = (
+                [(f"{prefix}/task_{task}", one) for task, one in enumerate(entry)]
+                if isinstance(entry, list)
+                else [(prefix, entry)]
+            )
+            yield from ((label, float(one)) for label, one in named if isinstance(one, (int, float)))
+
+
+def _wait_for(coroutine: Any) -> None:
+    """Runs a coroutine to its end, also where an event loop is running already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(coroutine)
+        return
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, coroutine).result()

@@ -1,0 +1,121 @@
+"""What a run achieved, forgot, sent and took: made from its events, and kept in `results.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from tffcl import metrics
+from tffcl.program.files import plain
+from tffcl.program.history import Event
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The numbers of a run.
+
+    Attributes:
+      scores: float64 `[C, T, T]`: score of client c on task i after it learned task t; NaN for no data.
+      scores_are: "accuracy", or "nll" where the examples have no labels.
+      bytes_up: for each client the sparse-coded bytes that it sent, a number per round; what it sends when a task
+        ends counts with the task's last round.
+      bytes_down: likewise received; what it receives when a task begins counts with the task's first round.
+      bytes_up_dense: as `bytes_up`, every message dense.
+      bytes_down_dense: as `bytes_down`, every message dense.
+      seconds: `total`, and `per_client_epoch` (`wall` and `cpu`, workers included); the only part that differs
+        between two runs with the same seed.
+      config: the settings of the run.
+    """
+
+    scores: np.ndarray
+    scores_are: str
+    bytes_up: list[list[int]]
+    bytes_down: list[list[int]]
+    bytes_up_dense: list[list[int]]
+    bytes_down_dense: list[list[int]]
+    seconds: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def final_score(self) -> float:
+        """Mean over clients and tasks after the last task: the task-averaged test accuracy, or the average NLL."""
+        return metrics.task_averaged_test_accuracy(self.scores)
+
+    @property
+    def forgetting(self) -> float:
+        """See `tffcl.metrics.forgetting`; NaN with one task."""
+        return metrics.forgetting(self.scores, higher_is_better=self.scores_are == "accuracy")
+
+    @property
+    def backward_transfer(self) -> float:
+        """See `tffcl.metrics.backward_transfer`; NaN with one task."""
+        return metrics.backward_transfer(self.scores, higher_is_better=self.scores_are == "accuracy")
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `results.json`; NaN is null."""
+        final = "task_averaged_test_accuracy" if self.scores_are == "accuracy" else "average_nll"
+        num_clients, num_tasks = self.scores.shape[:2]
+        sent = ("bytes_up", "bytes_down", "bytes_up_dense", "bytes_down_dense")
+        return plain(
+            {
+                "method": self.config.get("method"),
+                "dataset": self.config.get("dataset"),
+                "seed": self.config.get("seed"),
+                "num_clients": num_clients,
+                "num_tasks": num_tasks,
+                self.scores_are: self.scores,
+                final: self.final_score,
+                "forgetting": self.forgetting,
+                "backward_transfer": self.backward_transfer,
+                **{name: getattr(self, name) for name in sent},
+                "seconds": self.seconds,
+                "config": self.config,
+            }
+        )
+
+
+def results_of(events: Sequence[Event], scores_are: str, config: Mapping[str, Any]) -> Results:
+    """The results of a run from its events; `config` has `num_clients`, `num_tasks` and `num_rounds`."""
+    num_clients, num_tasks = config["num_clients"], config["num_tasks"]
+    scores = np.full([num_clients, num_tasks, num_tasks], np.nan)
+    for event in events:
+        if event["event"] == "task_end":
+            for client, row in enumerate(event["accuracy"]):
+                scores[client, event["task"], : len(row)] = [np.nan if one is None else one for one in row]
+    return Results(
+        scores=scores,
+        scores_are=scores_are,
+        seconds=_seconds(events),
+        config=dict(config),
+        **{
+            name: _bytes(events, name, num_clients, config["num_rounds"])
+            for name in ("bytes_up", "bytes_down", "bytes_up_dense", "bytes_down_dense")
+        },
+    )
+
+
+def _bytes(events: Sequence[Event], name: str, num_clients: int, num_rounds: int) -> list[list[int]]:
+    num_tasks = 1 + max((event["task"] for event in events), default=-1)
+    sent = np.zeros([num_clients, num_tasks * num_rounds], np.int64)
+    for event in events:
+        column = event["task"] * num_rounds + event.get("round", num_rounds - 1)
+        for client, count in event.get(name, {}).items():
+            sent[int(client), column] += count
+    return sent.tolist()
+
+
+def _seconds(events: Sequence[Event]) -> dict[str, Any]:
+    rounds = [event for event in events if event["event"] == "round"]
+    epochs = sum(sum(event.get("epochs", {}).values()) for event in rounds)
+
+    def per_epoch(clock: str) -> Optional[float]:
+        spent = sum(event["training_seconds"][clock] for event in rounds)
+        return spent / epochs if epochs else None
+
+    return {
+        "total": sum(event.get("seconds", 0.0) for event in events),
+        "per_client_epoch": {"wall": per_epoch("wall"), "cpu": per_epoch("cpu")},
+    }

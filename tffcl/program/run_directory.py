@@ -1,0 +1,139 @@
+"""The run directory: config.json, history.jsonl, checkpoints/ and, at the end, results.json."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional, Union
+
+from tffcl.errors import RunError
+from tffcl.program.checkpoint import Checkpoints
+from tffcl.program.files import cannot_write, plain, read_json, write_json
+from tffcl.program.history import History
+from tffcl.program.state import RunState
+
+PathLike = Union[str, "os.PathLike[str]"]
+_MISSING = object()
+
+
+class RunDirectory:
+    """What one run keeps: on disk, or only in memory where there is no path."""
+
+    def __init__(self, path: Optional[pathlib.Path] = None):
+        self.path = path
+        self.history = History(None if path is None else path / "history.jsonl")
+        self._checkpoints = None if path is None else Checkpoints(path / "checkpoints")
+
+    def restore(self, first: RunState) -> RunState:
+        """The state to go on from: that of the last whole checkpoint, else `first`; rewinds the history to it.
+
+        Raises:
+          RunError: checkpoints that cannot be used.
+        """
+        if self._checkpoints is None:
+            return first
+        state, size = self._checkpoints.restore(first) or (first, 0)
+        self.history.rewind(size)
+        return state
+
+    def save(self, state: RunState) -> None:
+        """Writes a checkpoint that knows of the history as it stands.
+
+        Raises:
+          RunError: it cannot be written; the one before it is whole.
+        """
+        if self._checkpoints is not None:
+            self._checkpoints.save(state, self.history.size)
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Writes results.json.
+
+        Raises:
+          RunError: it cannot be written.
+        """
+        if self.path is not None:
+            write_json(self.path / "results.json", results)
+
+
+@contextlib.contextmanager
+def open_run(path: Optional[PathLike], config: Mapping[str, Any], resume: bool) -> Iterator[RunDirectory]:
+    """The run directory at `path`, for this process alone as long as the block runs.
+
+    Args:
+      path: the directory, made if it is missing; None keeps everything in memory.
+      config: all settings of the run.
+      resume: go on with the run that is there.
+
+    Raises:
+      RunError: a run is there but `resume` is not given, it has another configuration, another process is at
+        work on it, or the directory cannot be made.
+    """
+    if path is None:
+        if resume:
+            raise RunError("resume needs the directory of the run to go on with (output_dir)")
+        yield RunDirectory()
+        return
+    folder = pathlib.Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    try:
+        _lock(handle, folder)
+        _settle_config(folder, plain(config), resume)
+        yield RunDirectory(folder)
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: pathlib.Path) -> None:
+    """Held until the handle is closed, or the process ends, whatever ends it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RunError(f"{folder}: another process is at work on this run") from None
+    except OSError:  # a file system without locks
+        pass
+
+
+def _settle_config(folder: pathlib.Path, config: dict[str, Any], resume: bool) -> None:
+    """Writes config.json for a new run; for a resumed one compares it."""
+    path = folder / "config.json"
+    others = [
+        one.name
+        for one in folder.iterdir()
+        if one.name != ".lock" and not one.name.startswith(".config.json")
+    ]
+    if not path.exists():
+        if others:
+            raise RunError(
+                f"{folder} is not empty and holds no run: {sorted(others)[0]} stands there; give another directory"
+            )
+        write_json(path, config)
+        return
+    if not resume:
+        raise RunError(f"{folder} holds a run already: go on with it (--resume), or give another directory")
+    difference = config_difference(read_json(path), config)
+    if difference is not None:
+        raise RunError(f"{folder} holds a run of another configuration: {difference}")
+
+
+def config_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> Optional[str]:
+    """The first setting that differs, in words; None where all are equal.
+
+    >>> config_difference({"num_rounds": 3, "seed": 1}, {"num_rounds": 10, "seed": 1})
+    'num_rounds is 3 there and 10 here'
+    """
+    for key in sorted({*there, *here}):
+        old, new = there.get(key, _MISSING), here.get(key, _MISSING)
+        if old != new:
+            return f"{key} is {_shown(old)} there and {_shown(new)} here"
+    return None
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is _MISSING else repr(value)

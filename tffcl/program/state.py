@@ -1,0 +1,65 @@
+"""All that a run is made of between two calls, and where it stands."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from tffcl.program.client_store import ClientStore
+from tffcl.program.settings import Settings
+from tffcl.templates import ContinualProcess
+from tffcl.transfers import KnowledgeBase
+
+
+@dataclasses.dataclass
+class RunState:
+    """The state of a run; a checkpoint holds all of it.
+
+    Attributes:
+      server: the server's state, a structure of numpy values.
+      store: the clients' states.
+      base: the knowledge base.
+      selections: `selections[task][client]`, ids of the entries received, for every task begun.
+      task: number of the task that comes next or is being learned; T at the end of the run.
+      round: how many of its rounds are done.
+      fresh: whether the server's shared value is news to the clients.
+    """
+
+    server: Any
+    store: ClientStore
+    base: KnowledgeBase
+    selections: list[list[list[int]]] = dataclasses.field(default_factory=list)
+    task: int = 0
+    round: int = 0
+    fresh: bool = True
+
+    @property
+    def begun(self) -> bool:
+        """Whether the task is being learned already."""
+        return len(self.selections) > self.task
+
+
+def first_state(process: ContinualProcess, num_clients: int, settings: Settings) -> RunState:
+    """The state before the first task, every client with a key of its own."""
+    server = process.initialize()
+    keys = [client_key(settings.seed, client) for client in range(num_clients)]
+    return RunState(
+        server, ClientStore(process.initialize_clients(server, keys)), KnowledgeBase(process.knowledge_size)
+    )
+
+
+def client_key(seed: int, client: int) -> np.ndarray:
+    """int32 [2], the root of all randomness of a client."""
+    return np.random.SeedSequence((seed, client)).generate_state(2, np.uint32).view(np.int32)
+
+
+def sample_clients(settings: Settings, num_clients: int, task: int, round_num: int) -> list[int]:
+    """The clients that take part in a round, ascending; the same at every call."""
+    wanted = settings.clients_per_round
+    if wanted is None or wanted >= num_clients:
+        return list(range(num_clients))
+    # A tag keeps these draws apart from the clients' own keys, which hang from (seed, client).
+    rng = np.random.default_rng(np.random.SeedSequence((settings.seed, task, round_num), spawn_key=(1,)))
+    return sorted(rng.choice(num_clients, wanted, replace=False).tolist())

@@ -1,0 +1,69 @@
+"""The raw tasks of all clients, and what each client tells the server of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Optional
+
+import numpy as np
+
+from tffcl.errors import InputError
+from tffcl.program import checks
+from tffcl.program.client_data import ClientData, ClientTask
+from tffcl.transfers import Transfer
+from tffcl.transfers.knowledge_base import Summary
+
+Summarise = Callable[[ClientTask], np.ndarray]
+
+
+class TaskData:
+    """Gives the tasks of all clients at once; keeps no more than the summaries of the latest task."""
+
+    def __init__(
+        self, data: ClientData, transfer: Transfer, seed: int, summarise: Optional[Summarise] = None
+    ):
+        self.num_clients, self.num_tasks = data.num_clients, data.num_tasks
+        self._data, self._transfer, self._seed = data, transfer, seed
+        self._vectors = summarise or mean_vectors
+        self._summaries: tuple[int, list[Optional[Summary]]] = (-1, [])
+
+    def tasks(self, task: int) -> list[ClientTask]:
+        """Task number `task` of every client."""
+        return [self._data.task(client, task) for client in range(self.num_clients)]
+
+    def summaries(self, task: int) -> list[Optional[Summary]]:
+        """What every client tells of a task: the same at every call, and None where the transfer wants nothing."""
+        if self._summaries[0] != task:
+            told: list[Optional[Summary]] = [None] * self.num_clients
+            if self._transfer.needs_summaries:
+                for client, one in enumerate(self.tasks(task)):
+                    vectors = np.asarray(self._vectors(one), np.float32)
+                    _check_vectors(vectors, one, f"client {client}, task {task}")
+                    told[client] = self._transfer.summarise(vectors, (self._seed, client, task))
+            self._summaries = (task, told)
+        return self._summaries[1]
+
+
+def mean_vectors(task: ClientTask) -> np.ndarray:
+    """float32 [N, D]: each training document's mean word vector, zero where it has no word (FedSeIT, eq. 6).
+
+    Raises:
+      InputError: the task is not text (`vectors` in the context, `tokens` among the examples).
+    """
+    if "tokens" not in task.train or "vectors" not in task.context:
+        raise InputError(
+            "this transfer needs a vector for each example; data without tokens and word vectors need the "
+            "argument `summarise`, from a ClientTask to float32 [N, D]"
+        )
+    tokens, vectors = task.train["tokens"], task.context["vectors"]
+    words = tokens != 0
+    sums = (vectors[tokens] * words[..., None]).sum(axis=1)
+    return (sums / np.maximum(words.sum(axis=1), 1)[:, None]).astype(np.float32)
+
+
+def _check_vectors(vectors: np.ndarray, task: ClientTask, where: str) -> None:
+    num_examples = checks.num_examples(task.train)
+    if vectors.ndim != 2 or len(vectors) != num_examples or not np.isfinite(vectors).all():
+        raise InputError(
+            f"{where}: summarise should give finite vectors [{num_examples}, D], found {list(vectors.shape)}"
+        )
