@@ -42,9 +42,13 @@ class TinyWork(ClientWork):
         return tf.zeros([SIZE])
 
     def initialize_client(self, shared, key):
-        return dict(
-            key=key, base=shared, adaptive=tf.zeros([SIZE]), past=tf.zeros([0, SIZE]), count=tf.constant(0)
-        )
+        return {
+            "key": key,
+            "base": shared,
+            "adaptive": tf.zeros([SIZE]),
+            "past": tf.zeros([0, SIZE]),
+            "count": tf.constant(0),
+        }
 
     def begin_task(self, state, shared, foreign):
         fresh = tf.random.stateless_normal([SIZE], state["key"]) * 0.1 + 0.01 * tf.reduce_sum(foreign, axis=0)
@@ -68,27 +72,29 @@ class TinyWork(ClientWork):
         gradient = tape.gradient(loss, kernel)
         validation = tf.reduce_mean(self._loss(kernel, data["context"], data["validation"])[1])
         base, adaptive = shared - 0.5 * gradient, state["adaptive"] - 0.5 * gradient
-        metrics = dict(
-            loss=loss,
-            validation_loss=validation,
-            epochs=tf.constant(1),
-            sent=tf.constant(SIZE - 1),
-            non_finite=tf.constant(0),
-            examples=tf.shape(data["train"]["label"])[0],
-            extra=tf.reduce_max(base),
-        )
-        return dict(base=base, adaptive=adaptive), dict(base=base), tf.constant(1.0), metrics
+        metrics = {
+            "loss": loss,
+            "validation_loss": validation,
+            "epochs": tf.constant(1),
+            "sent": tf.constant(SIZE - 1),
+            "non_finite": tf.constant(0),
+            "examples": tf.shape(data["train"]["label"])[0],
+            "extra": tf.reduce_max(base),
+        }
+        return {"base": base, "adaptive": adaptive}, {"base": base}, tf.constant(1.0), metrics
 
     def end_task(self, state, data):
         past = tf.concat([state["past"], state["adaptive"][None]], axis=0)
-        return dict(state, past=past, count=state["count"] + 1), dict(knowledge=state["adaptive"])
+        return dict(state, past=past, count=state["count"] + 1), {"knowledge": state["adaptive"]}
 
     def evaluate(self, view, shared, context, examples):
         logits, loss = self._loss(view["base"] + view["adaptive"], context, examples)
         correct = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), examples["label"])
-        return dict(
-            count=tf.size(loss), loss=tf.reduce_sum(loss), correct=tf.reduce_sum(tf.cast(correct, tf.int32))
-        )
+        return {
+            "count": tf.size(loss),
+            "loss": tf.reduce_sum(loss),
+            "correct": tf.reduce_sum(tf.cast(correct, tf.int32)),
+        }
 
     def task_view(self, state, task):
         past = task < int(state["count"])

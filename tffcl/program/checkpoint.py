@@ -1,9 +1,9 @@
 """Checkpoints: the whole state of a run, written so that every kind of end leaves a usable one behind.
 
-A checkpoint is three files in one folder: arrays (`STEP.npz`, no pickle), the knowledge base as it then stood, which
-grows only at the end of a task and may serve several checkpoints (`knowledge-ENTRIES.npz`), and last of all a
-manifest (`STEP.json`) with the checksums of both. A checkpoint without a manifest does not exist; one whose files
-do not have these sums is passed over for the one before it.
+A checkpoint is three files in one folder: arrays (`STEP.npz`, no pickle), the knowledge base as it then stood,
+which grows only at the end of a task and may serve several checkpoints (`knowledge-ENTRIES.npz`), and last of all
+a manifest (`STEP.json`) with the checksums of both. A checkpoint without a manifest does not exist; one whose
+files do not have these sums is passed over for the one before it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data checked before TFF sees them: its own message for a bad label or shape is an opaque error of a worker."""
+"""Data checked before TFF sees them: its own message for a bad label is an opaque error of a worker."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def check_task(process: ContinualProcess, task: ClientTask, where: str) -> None:
     """Checks one task of one client; `where` is how messages name it.
 
     Raises:
-      InputError: no training example, a label out of range, a value that is not finite, or a tensor of another
-        name, dtype or shape than the process takes.
+      InputError: no training example, a label out of range, a value that is not finite, or a tensor of
+        another name, dtype or shape than the process takes.
     """
     raw = process.prepare.type_signature.parameter[3].member
     most = process.max_classes
@@ -79,7 +79,8 @@ def _check_range(values: np.ndarray, bound: int, what: str, meaning: str) -> Non
     if len(wrong):
         place = tuple(wrong[0])
         raise InputError(
-            f"{what} {values[place]} at row {place[0]}; expected 0..{bound - 1}, {meaning} ({len(wrong)} such)"
+            f"{what} {values[place]} at row {place[0]}; expected 0..{bound - 1}, {meaning} "
+            f"({len(wrong)} such)"
         )
 
 

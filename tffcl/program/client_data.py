@@ -79,8 +79,8 @@ class TextClientData:
                     largest = max((int(rows.max()) for rows in wanted if len(rows)), default=-1)
                     if largest >= size:
                         raise InputError(
-                            f"client {task.client}, task {task.task}: asks for {name} document {largest}, but "
-                            f"{self.dataset.name!r} has {size}; was the stream made of another data set?"
+                            f"client {task.client}, task {task.task}: asks for {name} document {largest}, "
+                            f"but {self.dataset.name!r} has {size}; was the stream made of another data set?"
                         )
 
     @property

@@ -36,7 +36,7 @@ def _children_seconds() -> float:
     ticks, parent = 0, str(os.getpid())
     for entry in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name, in parentheses, may hold anything; what follows it is: state, parent, ..., utime, stime.
+            # The name, in parentheses, may hold anything; after it: state, parent, ..., utime, stime.
             fields = entry.read_text(errors="replace").rpartition(")")[2].split()
         except OSError:  # it has ended, or belongs to somebody else
             continue

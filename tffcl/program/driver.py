@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from tffcl.errors import InputError
-from tffcl.program import checks, clocks, events, run_directory
+from tffcl.program import checks, clocks, communication, events, run_directory
 from tffcl.program import state as state_lib
 from tffcl.program.client_data import ClientData, ClientTask
 from tffcl.program.history import Event
@@ -31,7 +31,7 @@ def run_program(
     *,
     num_rounds: int,
     seed: int,
-    output_dir: Optional[Union[str, "os.PathLike[str]"]] = None,
+    output_dir: Optional[Union[str, os.PathLike[str]]] = None,
     clients_per_round: Optional[int] = None,
     resume: bool = False,
     evaluate_every: str = "round",
@@ -57,9 +57,10 @@ def run_program(
       resume: go on where the run in `output_dir` stopped; its results are those of a run that never did.
       evaluate_every: "round", or "task" for only the end of each task.
       reporters: told of every event; None for a progress bar and, with a run directory, TensorBoard and CSV.
-      summarise: makes the document vectors, float32 `[N, D]`, that a transfer summarises; by default the mean of
-        each document's word vectors.
-      config: further settings to record, "method" and "dataset" among them; a run is resumed only with the same.
+      summarise: makes the document vectors, float32 `[N, D]`, that a transfer summarises; by default the
+        mean of each document's word vectors.
+      config: further settings to record, "method" and "dataset" among them; a run is resumed only with the
+        same.
 
     Returns:
       The results, as they stand in results.json.
@@ -167,19 +168,20 @@ class _Run:
         state = self.state
         participants = state_lib.sample_clients(self.settings, len(self.clients), state.task, state.round)
         before = clocks.now()
-        shared = np.asarray(state.server["shared"])
         server, changes, reported = self.process.next(
             state.server,
             state.store.project(participants, self.process.next.type_signature.parameter[1]),
             [self.prepared[state.task][client].training_data() for client in participants],
         )
         training = clocks.now() - before
-        sent_down = self._bytes_down(participants, shared)
-        state.server, state.fresh = server, not np.array_equal(shared, server["shared"])
+        sent_down = communication.round_down(state, participants)
+        state.fresh = not np.array_equal(state.server["shared"], server["shared"])
+        state.server = server
         state.store.merge(participants, changes)
         scores = self._evaluate() if self.settings.evaluate_every == "round" else None
+        sent_up = communication.round_up(state, participants, reported, self.data.summaries(state.task))
         event = events.round_event(state.task, state.round, participants, reported, scores)
-        events.add_bytes(event, "up", self._bytes_up(participants, reported, shared.size))
+        events.add_bytes(event, "up", sent_up)
         events.add_bytes(event, "down", sent_down)
         state.round += 1
         self._record(event, training)
@@ -190,11 +192,13 @@ class _Run:
         data = [one.training_data() for one in self.prepared[task]]
         changes, uploads = self.process.end_task(state.server, states, data)
         state.store.merge(self.clients, changes)
-        sent = {client: (0, 0) for client in self.clients}
+        sent = dict.fromkeys(self.clients, (0, 0))
         if self.process.num_foreign:  # else nobody would ever read it
             for client, summary in enumerate(self.data.summaries(task)):
                 entry = state.base.add(client, task, uploads[client]["knowledge"], summary)
-                sent[client] = events.coded_and_dense(state.base.nonzeros(entry), self.process.knowledge_size)
+                sent[client] = communication.coded_and_dense(
+                    state.base.nonzeros(entry), self.process.knowledge_size
+                )
         event = events.task_event(task, self._evaluate(), state.selections[task], state.base)
         events.add_bytes(event, "up", sent)
         state.task, state.round = task + 1, 0
@@ -203,34 +207,6 @@ class _Run:
 
     def _evaluate(self) -> list:
         return evaluate_tasks(self.process, self.state.server, self.state.store, self.prepared)
-
-    def _bytes_up(
-        self, participants: Sequence[int], reported: Sequence[Mapping[str, Any]], size: int
-    ) -> dict[int, tuple[int, int]]:
-        """Entries of the shared value that were sent; in a task's first round also the summary of the task."""
-        sent = {
-            client: events.coded_and_dense(int(one.get("sent", size)), size)
-            for client, one in zip(participants, reported)
-        }
-        if self.state.round == 0:
-            for client, summary in enumerate(self.data.summaries(self.state.task)):
-                told = sum(np.asarray(array).nbytes for array in (summary or {}).values())
-                coded, dense = sent.get(client, (0, 0))
-                sent[client] = (coded + told, dense + told)
-        return sent
-
-    def _bytes_down(self, participants: Sequence[int], shared: np.ndarray) -> dict[int, tuple[int, int]]:
-        """The shared value where it is news; at a task's start to everybody, with the foreign entries."""
-        state = self.state
-        whole = events.coded_and_dense(np.count_nonzero(shared), shared.size) if state.fresh else (0, 0)
-        if state.round > 0:
-            return {client: whole for client in participants}
-        sent = {}
-        for client, entries in enumerate(state.selections[state.task]):
-            size = self.process.knowledge_size
-            costs = [events.coded_and_dense(state.base.nonzeros(entry), size) for entry in entries]
-            sent[client] = tuple(map(sum, zip(whole, *costs)))
-        return sent
 
     def _record(self, event: Event, training: Optional[clocks.Spent] = None) -> None:
         """A line of history, then a checkpoint that knows of it, then whoever wants to be told."""
@@ -251,6 +227,6 @@ def _check_transfer(process: ContinualProcess, transfer: Transfer, num_clients: 
     wanted = transfer.num_foreign(num_clients)
     if wanted != process.num_foreign:
         raise InputError(
-            f"transfer: gives up to {wanted} entries to each of {num_clients} clients, but the process was built "
-            f"for {process.num_foreign}; build it with num_foreign={wanted}"
+            f"transfer: gives up to {wanted} entries to each of {num_clients} clients, but the process was "
+            f"built for {process.num_foreign}; build it with num_foreign={wanted}"
         )

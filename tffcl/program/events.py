@@ -10,7 +10,6 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tffcl import metrics
 from tffcl.program.clocks import Spent
 from tffcl.transfers import KnowledgeBase
 
@@ -79,20 +78,10 @@ def add_bytes(event: dict[str, Any], direction: str, sent: Mapping[int, tuple[in
 
 
 def add_seconds(event: dict[str, Any], whole: Spent, training: Optional[Spent] = None) -> None:
-    """Puts `seconds` (wall) of the event, and wall and CPU seconds of its training, under names of their own."""
+    """Puts wall seconds of the event, and wall and CPU seconds of its training, under names of their own."""
     event["seconds"] = whole.wall
     if training is not None:
         event["training_seconds"] = {"wall": training.wall, "cpu": training.cpu}
-
-
-def coded_and_dense(nonzeros: int, size: int) -> tuple[int, int]:
-    """Bytes of an array of which `nonzeros` of `size` values are sent: as cheap as can be, and dense.
-
-    >>> coded_and_dense(10, 10_000), coded_and_dense(8, 8)
-    ((80, 40000), (32, 32))
-    """
-    dense = metrics.dense_bytes(int(size))
-    return min(dense, metrics.sparse_bytes(min(int(nonzeros), int(size)), int(size))), dense
 
 
 def per_client(values: Sequence[Any]) -> dict[str, Any]:

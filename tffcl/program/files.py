@@ -16,7 +16,7 @@ from tffcl.errors import RunError
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON knows it: numpy values as Python's, keys as text, numbers that are not finite as null.
+    """The value as JSON knows it: numpy values as Python's, keys as text, non-finite numbers as null.
 
     >>> plain({1: np.float32(0.5), "x": (float("nan"), np.int32(3))})
     {'1': 0.5, 'x': [None, 3]}

@@ -22,7 +22,7 @@ MESSAGE_BYTES = 2**30  # a call's message holds the data of its whole cohort; gR
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PreparedTask:
-    """A client's task after `prepare`: contexts as they were, examples with what is frozen for the whole task."""
+    """A client's task after `prepare`: examples with all that is frozen for the whole task."""
 
     context: Tensors
     train: Tensors
@@ -54,8 +54,8 @@ def prepare_task(
 ) -> list[PreparedTask]:
     """Prepares the train, validation and test examples of one task of every client.
 
-    Each (client, split) is an element of one cohort, with that client's state and the entries chosen for it; a
-    cohort whose message would be larger than `limit` bytes goes in several calls.
+    Each (client, split) is an element of one cohort, with that client's state and the entries chosen for it;
+    a cohort whose message would be larger than `limit` bytes goes in several calls.
 
     Args:
       process: the process.
@@ -80,7 +80,9 @@ def prepare_task(
         incoming = transfer.transfer_in(base, [selections[client] for client in clients], len(store))
         prepared += process.prepare(server_state, store.project(clients, state_kind), incoming, raws[part])
     return [
-        PreparedTask(task.context, *prepared[start : start + 2], task.test_context, prepared[start + 2])
+        PreparedTask(
+            task.context, prepared[start], prepared[start + 1], task.test_context, prepared[start + 2]
+        )
         for start, task in zip(range(0, len(pairs), len(SPLITS)), tasks)
     ]
 
@@ -102,8 +104,8 @@ def evaluate_tasks(
       limit: bytes of examples in a call; a larger cohort goes in several calls.
 
     Returns:
-      For each client the score on tasks 0, 1, ...: accuracy, or the mean loss where the process counts no correct
-      answers; None for a task without test examples.
+      For each client the score on tasks 0, 1, ...: accuracy, or the mean loss where the process counts
+      no correct answers; None for a task without test examples.
     """
     scores: list[list[Optional[float]]] = [[None] * len(prepared) for _ in range(len(store))]
     pairs = [
@@ -128,7 +130,7 @@ def raw_data(task: ClientTask, split: str) -> OrderedDict:
 
 
 def prepared_bytes(process: ContinualProcess, examples: Tensors, num_foreign: int) -> int:
-    """Bytes that `prepare` adds to examples; an open dimension other than the first is taken for the foreign one."""
+    """Bytes that `prepare` adds to examples; an open dimension after the first is taken for the foreign one."""
     kind = placed.entries(process.prepare.type_signature.result)
     return sum(
         _tensor_bytes(entry, checks.num_examples(examples), num_foreign)

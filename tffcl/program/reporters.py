@@ -70,7 +70,7 @@ class ProgressBar:
 
 
 class Released:
-    """Hands the numbers of each round to a `tff.program.ReleaseManager`, the round's number over all tasks as key.
+    """Hands the numbers of each round to a `tff.program.ReleaseManager`; its key is the round, over all tasks.
 
     The scores at the end of a task stand with the task's last round.
 
@@ -103,7 +103,7 @@ class Released:
         return event["event"] == "round" and event["round"] == self._num_rounds - 1
 
 
-def default_reporters(output_dir: Optional[Union[str, "os.PathLike[str]"]]) -> list[Reporter]:
+def default_reporters(output_dir: Optional[Union[str, os.PathLike[str]]]) -> list[Reporter]:
     """A progress bar; with a run directory also `tensorboard/` and `metrics.csv` in it."""
     told: list[Reporter] = [ProgressBar()]
     if output_dir is not None:

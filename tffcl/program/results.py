@@ -20,13 +20,13 @@ class Results:
     Attributes:
       scores: float64 `[C, T, T]`: score of client c on task i after it learned task t; NaN for no data.
       scores_are: "accuracy", or "nll" where the examples have no labels.
-      bytes_up: for each client the sparse-coded bytes that it sent, a number per round; what it sends when a task
-        ends counts with the task's last round.
+      bytes_up: for each client the sparse-coded bytes that it sent, a number per round; what it sends when a
+        task ends counts with the task's last round.
       bytes_down: likewise received; what it receives when a task begins counts with the task's first round.
       bytes_up_dense: as `bytes_up`, every message dense.
       bytes_down_dense: as `bytes_down`, every message dense.
-      seconds: `total`, and `per_client_epoch` (`wall` and `cpu`, workers included); the only part that differs
-        between two runs with the same seed.
+      seconds: `total`, and `per_client_epoch` (`wall` and `cpu`, workers included); the only part that
+        differs between two runs with the same seed.
       config: the settings of the run.
     """
 
@@ -41,7 +41,7 @@ class Results:
 
     @property
     def final_score(self) -> float:
-        """Mean over clients and tasks after the last task: the task-averaged test accuracy, or the average NLL."""
+        """Mean over clients and tasks after the last task: task-averaged test accuracy, or average NLL."""
         return metrics.task_averaged_test_accuracy(self.scores)
 
     @property

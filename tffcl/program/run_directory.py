@@ -28,7 +28,7 @@ class RunDirectory:
         self._checkpoints = None if path is None else Checkpoints(path / "checkpoints")
 
     def restore(self, first: RunState) -> RunState:
-        """The state to go on from: that of the last whole checkpoint, else `first`; rewinds the history to it.
+        """The state to go on from, that of the last whole checkpoint or else `first`; rewinds the history.
 
         Raises:
           RunError: checkpoints that cannot be used.
@@ -111,7 +111,8 @@ def _settle_config(folder: pathlib.Path, config: dict[str, Any], resume: bool) -
     if not path.exists():
         if others:
             raise RunError(
-                f"{folder} is not empty and holds no run: {sorted(others)[0]} stands there; give another directory"
+                f"{folder} is not empty and holds no run ({sorted(others)[0]} stands there); "
+                "give another directory"
             )
         write_json(path, config)
         return

@@ -32,7 +32,7 @@ class TaskData:
         return [self._data.task(client, task) for client in range(self.num_clients)]
 
     def summaries(self, task: int) -> list[Optional[Summary]]:
-        """What every client tells of a task: the same at every call, and None where the transfer wants nothing."""
+        """What every client tells of a task: the same at every call; None where the transfer wants nothing."""
         if self._summaries[0] != task:
             told: list[Optional[Summary]] = [None] * self.num_clients
             if self._transfer.needs_summaries:
