@@ -365,16 +365,13 @@ class DecomposedWork(ClientWork):
         return OrderedDict(count=count, loss=loss, correct=correct)
 
     def evaluated_kernel(self, view):
-        """theta with A pruned, float32 `[size]`; `reference` has a row for a past task and none for the current one."""
+        """The kernel with A pruned, float32 `[size]`; `reference` has a row for a past task and none for the current one."""
         layout, base, masks = self.network.kernels, view["base"], view["mask_logits"]
 
-        def past():
-            solved = self._retention.past_adaptives(
-                layout, base, masks[None], view["adaptive"][None], view["reference"]
-            )
-            return tf.ensure_shape(solved, [1, layout.size])[0]
-
-        adaptive = tf.cond(tf.shape(view["reference"])[0] > 0, past, lambda: view["adaptive"])
+        adaptive = view["adaptive"][None]
+        solved = self._retention.past_adaptives(layout, base, masks[None], adaptive, view["reference"])
+        # The first row is the past task's where there is one: no branch, whose untaken side would see no rows.
+        adaptive = tf.concat([solved[: tf.shape(view["reference"])[0]], adaptive], 0)[0]
         kernel = decomposed_kernel(layout, base, masks, prune(adaptive, self.options.sparsity))
         return kernel + view["foreign_sum"] if "foreign_sum" in view else kernel
 

@@ -1,4 +1,4 @@
-"""The plain client work: the server's kernels trained as they are, a head of its own for each task (FedAvg, FedProx)."""
+"""The plain client work: the server's kernels trained as they are, a head for each task (FedAvg, FedProx)."""
 
 from __future__ import annotations
 
