@@ -1,14 +1,17 @@
-"""A smallest client work: a linear softmax on `base + adaptive`, an adaptive matrix per task and client."""
+"""A smallest client work, a linear softmax on `base + adaptive` with an adaptive matrix per task, and its data."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.program import ClientTask, run_program
 from tffcl.templates import ClientWork, FinalizerProcess, compose_continual_process, placed
+from tffcl.transfers import PreviousTask
 
 D, CLASSES, TASKS, FOREIGN = 3, 2, 4, 2
 SIZE = D * CLASSES
@@ -128,3 +131,28 @@ def build_process(work=None):
     return compose_continual_process(
         work, tff.aggregators.MeanFactory(), build_finalizer(floats(SIZE), update)
     )
+
+
+class TinyData:
+    """Points in the plane of three dimensions, divided by the sign of one coordinate, another in each task."""
+
+    def __init__(self, num_clients=3, num_tasks=3, **changes):
+        self.num_clients, self.num_tasks, self.changes = num_clients, num_tasks, changes
+
+    def task(self, client, task):
+        rng = np.random.default_rng((client, task))
+
+        def examples(count):
+            x = rng.normal(size=(count, D)).astype(np.float32)
+            return OrderedDict(x=x, label=(x[:, (client + task) % D] > 0).astype(np.int32))
+
+        context = OrderedDict(scale=np.ones(D, np.float32))
+        parts = {"train": examples(12), "validation": examples(4), "test": examples(5 + client)}
+        made = ClientTask(context, test_context=context, num_classes=CLASSES, **parts)
+        return dataclasses.replace(made, **self.changes.get(f"client_{client}_task_{task}", {}))
+
+
+def run(process, output_dir=None, data=None, transfer=None, **options):
+    """A run of 3 tasks and 2 rounds; told to nobody."""
+    options = {"num_rounds": 2, "seed": 7, "reporters": (), "summarise": lambda one: one.train["x"], **options}
+    return run_program(process, data or TinyData(), transfer or PreviousTask(), output_dir=output_dir, **options)

@@ -1,0 +1,252 @@
+"""A run stopped anywhere and gone on with ends as one that was never stopped."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tffcl.errors import RunError
+
+NUM_EVENTS = 3 * (2 + 1)  # tasks x (rounds + the task's end)
+
+
+class StopError(Exception):
+    """Stands for whatever stops a run."""
+
+
+class StopAfter:
+    """A reporter that stops the run after some events."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def start(self, num_tasks, num_rounds, past):
+        pass
+
+    def report(self, event):
+        self.count -= 1
+        if self.count == 0:
+            raise StopError
+
+    def close(self):
+        pass
+
+
+def results(folder: pathlib.Path) -> dict:
+    content = json.loads((folder / "results.json").read_text())
+    del content["seconds"]
+    return content
+
+
+def history(folder: pathlib.Path) -> list[dict]:
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().split("\n") if line]
+    return [{key: value for key, value in line.items() if "seconds" not in key} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def straight(tiny, process, tmp_path_factory):
+    """The directory of an undisturbed run."""
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    tiny.run(process, folder, clients_per_round=2)
+    return folder
+
+
+def same(folder, straight):
+    assert results(folder) == results(straight)
+    assert history(folder) == history(straight)
+
+
+@pytest.mark.parametrize("stop", range(1, NUM_EVENTS + 1))
+def test_stopped_after_any_event(tiny, process, straight, tmp_path, stop):
+    with pytest.raises(StopError):
+        tiny.run(process, tmp_path, clients_per_round=2, reporters=[StopAfter(stop)])
+    tiny.run(process, tmp_path, clients_per_round=2, resume=True)
+    same(tmp_path, straight)
+
+
+@pytest.mark.parametrize("stop", [1, 3, 6])
+def test_stopped_between_the_line_of_history_and_the_checkpoint(
+    tiny, process, straight, tmp_path, monkeypatch, stop
+):
+    from tffcl.program.run_directory import RunDirectory
+
+    save, calls = RunDirectory.save, []
+
+    def failing_save(self, state):
+        calls.append(state)
+        if len(calls) == stop:
+            raise StopError
+        save(self, state)
+
+    monkeypatch.setattr(RunDirectory, "save", failing_save)
+    with pytest.raises(StopError):
+        tiny.run(process, tmp_path, clients_per_round=2)
+    assert len(history(tmp_path)) == stop  # a line that no checkpoint knows of
+    tiny.run(process, tmp_path, clients_per_round=2, resume=True)
+    same(tmp_path, straight)
+
+
+def test_twice_the_same_and_another_seed_not(tiny, process, straight, tmp_path):
+    tiny.run(process, tmp_path / "same", clients_per_round=2)
+    same(tmp_path / "same", straight)
+    tiny.run(process, tmp_path / "other", clients_per_round=2, seed=8)
+    assert history(tmp_path / "other") != history(straight)
+
+
+def test_a_finished_run_resumed_stays_as_it_is(tiny, process, straight):
+    before = (straight / "results.json").read_bytes()
+    tiny.run(process, straight, clients_per_round=2, resume=True)
+    assert (straight / "results.json").read_bytes() == before
+
+
+def test_in_memory_equals_on_disk(tiny, process, straight):
+    assert tiny.run(process, clients_per_round=2).to_json()["accuracy"] == results(straight)["accuracy"]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "remove"])
+def test_a_damaged_checkpoint_is_passed_over(tiny, process, straight, tmp_path, damage, caplog):
+    with pytest.raises(StopError):
+        tiny.run(process, tmp_path, clients_per_round=2, reporters=[StopAfter(5)])
+    arrays, manifest = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-2:][::-1]
+    content = arrays.read_bytes()
+    if damage == "truncate":
+        arrays.write_bytes(content[: len(content) // 2])
+    elif damage == "flip":
+        arrays.write_bytes(content[:300] + bytes([content[300] ^ 1]) + content[301:])
+    elif damage == "manifest":
+        manifest.write_text('{"format": 1')
+    else:
+        arrays.unlink()
+    tiny.run(process, tmp_path, clients_per_round=2, resume=True)
+    same(tmp_path, straight)
+    assert "going on from the checkpoint before it" in caplog.text
+
+
+def test_no_whole_checkpoint_is_an_error(tiny, process, tmp_path):
+    with pytest.raises(StopError):
+        tiny.run(process, tmp_path, reporters=[StopAfter(3)])
+    for path in (tmp_path / "checkpoints").glob("*.npz"):
+        path.write_bytes(b"")
+    with pytest.raises(RunError, match="no whole checkpoint in .* is damaged"):
+        tiny.run(process, tmp_path, resume=True)
+
+
+def test_a_history_shorter_than_its_checkpoint_is_an_error(tiny, process, tmp_path):
+    with pytest.raises(StopError):
+        tiny.run(process, tmp_path, reporters=[StopAfter(3)])
+    (tmp_path / "history.jsonl").write_text("")
+    with pytest.raises(RunError, match=r"history.jsonl is damaged: it has 0 bytes"):
+        tiny.run(process, tmp_path, resume=True)
+
+
+def test_only_the_last_two_checkpoints_stay(straight):
+    names = sorted(path.name for path in (straight / "checkpoints").iterdir())
+    assert names == [
+        f"{NUM_EVENTS - 1:08d}.json", f"{NUM_EVENTS - 1:08d}.npz", f"{NUM_EVENTS:08d}.json", f"{NUM_EVENTS:08d}.npz",
+        "knowledge-000006.npz", "knowledge-000009.npz",
+    ]  # fmt: skip
+
+
+def test_another_configuration_is_named(tiny, process, straight):
+    with pytest.raises(RunError, match="another configuration: num_rounds is 2 there and 3 here"):
+        tiny.run(process, straight, clients_per_round=2, num_rounds=3, resume=True)
+
+
+def test_an_existing_run_is_not_overwritten(tiny, process, straight):
+    with pytest.raises(RunError, match="holds a run already: go on with it"):
+        tiny.run(process, straight, clients_per_round=2)
+
+
+def test_a_directory_with_other_things_is_refused(tiny, process, tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(RunError, match=r"holds no run \(thesis.tex stands there\)"):
+        tiny.run(process, tmp_path)
+
+
+def test_resume_without_a_directory(tiny, process):
+    with pytest.raises(RunError, match="resume needs the directory"):
+        tiny.run(process, resume=True)
+
+
+def test_resume_of_a_run_that_never_began(tiny, process, straight, tmp_path):
+    tiny.run(process, tmp_path / "new", clients_per_round=2, resume=True)
+    same(tmp_path / "new", straight)
+
+
+def test_two_processes_cannot_share_a_directory(tiny, process, tmp_path):
+    from tffcl.program.run_directory import open_run
+
+    with open_run(tmp_path, {}, False), pytest.raises(RunError, match="another process is at work"):
+        tiny.run(process, tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "knowledge", "manifest", "history"])
+def test_a_full_disk_leaves_the_last_checkpoint_whole(tiny, process, straight, tmp_path, monkeypatch, what):
+    with pytest.raises(StopError):
+        tiny.run(process, tmp_path, clients_per_round=2, reporters=[StopAfter(2)])
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def fail(*_args, **_kwargs):
+        raise full
+
+    with monkeypatch.context() as patch:
+        if what == "checkpoint":
+            patch.setattr("numpy.savez", fail)
+        elif what == "knowledge":
+            real = os.replace
+            patch.setattr(
+                "os.replace", lambda a, b: fail() if "knowledge" in str(b) else real(a, b)
+            )
+        elif what == "manifest":
+            patch.setattr("tffcl.program.files.tempfile.mkstemp", fail)
+        else:
+            patch.setattr("tffcl.program.history.open", fail, raising=False)
+        with pytest.raises(RunError, match="cannot write .*: No space left on device"):
+            tiny.run(process, tmp_path, clients_per_round=2, resume=True)
+    tiny.run(process, tmp_path, clients_per_round=2, resume=True)
+    same(tmp_path, straight)
+
+
+_SCRIPT = """
+import importlib.util, sys
+from tffcl import runtime
+runtime.quiet_logs()
+spec = importlib.util.spec_from_file_location("tiny", sys.argv[1])
+tiny = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tiny)
+process = tiny.build_process()
+with runtime.local():
+    tiny.run(process, sys.argv[2], clients_per_round=2, resume=True)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_odd_moments(tiny, straight, tmp_path):
+    path = pathlib.Path(__file__).with_name("tiny.py")
+    with open(tmp_path / "output", "wb") as output:
+
+        def start():
+            return subprocess.Popen(
+                [sys.executable, "-c", _SCRIPT, str(path), str(tmp_path / "run")], stdout=output, stderr=output
+            )
+
+        for lines in (1, 4, 6):
+            child = start()
+            deadline = time.monotonic() + 120
+            log = tmp_path / "run" / "history.jsonl"
+            while not (log.exists() and log.read_bytes().count(b"\n") >= lines):
+                assert child.poll() is None, (tmp_path / "output").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.003)
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        assert start().wait(120) == 0, (tmp_path / "output").read_text()
+    same(tmp_path / "run", straight)
