@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from tffcl import errors
 from tffcl.layers.kernels import KernelLayout, decomposed_kernel, foreign_sum
 
 
-class _Decomposed:
+class _Decomposed(tf.keras.layers.Layer):
     """What the layers below share: `kernel` is computed from its parts at each call.
 
     Variables: `base` (trainable, the kernel's shape), `mask_logits` (`[units]`), `adaptive` (the kernel's shape),
@@ -25,7 +28,7 @@ class _Decomposed:
             raise errors.InputError("adaptive_factor: expected a number other than 0")
         self.num_foreign, self.adaptive_factor = num_foreign, adaptive_factor
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         super().build(input_shape)
         shape, base = self.kernel.shape, self.kernel
         self.base = base
@@ -46,24 +49,28 @@ class _Decomposed:
         if self.num_foreign:
             rows = tf.reshape(self.foreign, [self.num_foreign, -1])
             adaptive += foreign_sum(layout, self.attention[:, None], rows)
-        flat = decomposed_kernel(layout, tf.reshape(self.base, [-1]), self.mask_logits, adaptive)
+        mask_logits = tf.convert_to_tensor(self.mask_logits)
+        flat = decomposed_kernel(layout, tf.reshape(self.base, [-1]), mask_logits, adaptive)
         return tf.reshape(flat, self.base.shape)
 
-    def call(self, inputs):
-        # Keras's own call multiplies by self.kernel; the composed kernel stands there while it runs.
-        self.kernel = self.theta
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        # Keras's own call multiplies by self.kernel; the composed kernel stands there while it runs. Set past
+        # Keras's __setattr__, which keeps count of every variable that an attribute holds.
+        self.__dict__["kernel"] = self.theta
         try:
             return super().call(inputs)
         finally:
-            self.kernel = self.base
+            self.__dict__["kernel"] = self.base
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return dict(super().get_config(), num_foreign=self.num_foreign, adaptive_factor=self.adaptive_factor)
 
 
 @tf.keras.utils.register_keras_serializable("tffcl")
 class DecomposedDense(_Decomposed, tf.keras.layers.Dense):
     """`Dense` with kernel B * sigmoid(m) + A + sum_k alpha_k A_k; bias as in Keras.
+
+    A kernel regularizer or constraint acts on the base alone.
 
     Args:
       units: output units.
@@ -72,7 +79,7 @@ class DecomposedDense(_Decomposed, tf.keras.layers.Dense):
       **kwargs: as for `tf.keras.layers.Dense`.
     """
 
-    def __init__(self, units: int, num_foreign: int = 0, adaptive_factor: float = 5.0, **kwargs):
+    def __init__(self, units: int, num_foreign: int = 0, adaptive_factor: float = 5.0, **kwargs: Any):
         super().__init__(units, **kwargs)
         self._set_up(num_foreign, adaptive_factor)
 
@@ -82,7 +89,12 @@ class DecomposedConv1D(_Decomposed, tf.keras.layers.Conv1D):
     """`Conv1D` with a decomposed kernel; arguments as for `DecomposedDense` and `tf.keras.layers.Conv1D`."""
 
     def __init__(
-        self, filters: int, kernel_size, num_foreign: int = 0, adaptive_factor: float = 5.0, **kwargs
+        self,
+        filters: int,
+        kernel_size: int | Sequence[int],
+        num_foreign: int = 0,
+        adaptive_factor: float = 5.0,
+        **kwargs: Any,
     ):
         super().__init__(filters, kernel_size, **kwargs)
         self._set_up(num_foreign, adaptive_factor)
@@ -93,7 +105,12 @@ class DecomposedConv2D(_Decomposed, tf.keras.layers.Conv2D):
     """`Conv2D` with a decomposed kernel; arguments as for `DecomposedDense` and `tf.keras.layers.Conv2D`."""
 
     def __init__(
-        self, filters: int, kernel_size, num_foreign: int = 0, adaptive_factor: float = 5.0, **kwargs
+        self,
+        filters: int,
+        kernel_size: int | Sequence[int],
+        num_foreign: int = 0,
+        adaptive_factor: float = 5.0,
+        **kwargs: Any,
     ):
         super().__init__(filters, kernel_size, **kwargs)
         self._set_up(num_foreign, adaptive_factor)

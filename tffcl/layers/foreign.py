@@ -35,7 +35,7 @@ def foreign_extremes(
     kernels = _side_by_side(layout, foreign)
     chunks = tf.where(entries > 0, -(-documents // batch_size), 0)
 
-    def one_chunk(index, *written):
+    def one_chunk(index: tf.Tensor, *written: tf.TensorArray) -> tuple:
         rows = tokens[index * batch_size : (index + 1) * batch_size]
         extremes = windows.pooled_extremes(rows, vectors, kernels)
         split = [_by_entry(layout, values, entries) for values in extremes]
@@ -113,6 +113,6 @@ def align(response: tf.Tensor, projections: Sequence[tf.Tensor]) -> tf.Tensor:
     _, _, places, filters = response.shape
     aligned = []
     for index, projection in enumerate(projections):
-        joined = tf.reshape(response[:, index], [-1, places * filters])
+        joined = tf.reshape(response[:, index], [tf.shape(response)[0], places * filters])
         aligned.append(tf.matmul(joined, projection))
     return tf.concat(aligned, axis=1)

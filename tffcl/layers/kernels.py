@@ -100,7 +100,7 @@ class KernelLayout(VectorLayout):
 def decomposed_kernel(
     layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Tensor, adaptive: tf.Tensor
 ) -> tf.Tensor:
-    """theta = B * sigmoid(m) + A (FedSeIT eq. 1).
+    """The kernel theta = B * sigmoid(m) + A (FedSeIT eq. 1).
 
     Args:
       layout: the kernels that the vectors hold.

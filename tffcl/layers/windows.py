@@ -9,6 +9,7 @@ document scores the same alone and in any batch.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -51,17 +52,19 @@ def gather_windows(tokens: tf.Tensor, vectors: tf.Tensor, width: int, widest: in
 
 
 @tf.custom_gradient
-def max_over_time(values: tf.Tensor, document: tf.Tensor):
+def max_over_time(values: tf.Tensor, document: tf.Tensor) -> tuple[tf.Tensor, Callable]:
     """The maximum of `[P, F]` values over the windows of each document: `[N, F]`.
 
-    The gradient goes to every window that reaches the maximum: TensorFlow's own divides it among ties, which
-    needs two more passes over all windows, and a tie between distinct windows has measure zero.
+    The gradient is divided among the windows that reach the maximum, as TensorFlow does for `reduce_max`: a phrase
+    that occurs twice in a document ties with itself and counts once. Dividing `[N, F]` values before they are
+    spread over the windows is cheaper than TensorFlow's gradient of `segment_max`.
     """
     largest = tf.math.segment_max(values, document)
 
-    def grad(upstream: tf.Tensor):
+    def grad(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
         hit = tf.equal(values, tf.gather(largest, document))
-        return tf.where(hit, tf.gather(upstream, document), 0.0), None
+        ties = tf.math.segment_sum(tf.cast(hit, values.dtype), document)
+        return tf.where(hit, tf.gather(upstream / ties, document), 0.0), None
 
     return largest, grad
 

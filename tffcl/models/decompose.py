@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Callable
+
 import tensorflow as tf
 
 from tffcl import errors
 from tffcl.layers.decomposed import DecomposedConv1D, DecomposedConv2D, DecomposedDense
+
+Layer = tf.keras.layers.Layer
 
 # Exact classes: a subclass (a transposed or depthwise convolution) has a kernel of another meaning.
 _DECOMPOSED = {
@@ -18,10 +23,11 @@ _DECOMPOSED = {
 def decompose(model: tf.keras.Model, num_foreign: int = 0, adaptive_factor: float = 5.0) -> tf.keras.Model:
     """A copy of a Keras model whose Dense and Conv layers compute B * sigmoid(m) + A + sum_k alpha_k A_k.
 
-    The base starts at the model's own kernels; all other layers and weights are copied as they are.
+    The base starts at the model's own kernels; all other layers and weights are copied as they are, layers inside
+    a wrapper such as `TimeDistributed` among them.
 
     Args:
-      model: a built functional or sequential model.
+      model: a built functional or sequential model; models inside it are decomposed too.
       num_foreign: K, places for foreign adaptives in each decomposed layer.
       adaptive_factor: A starts at B / adaptive_factor.
 
@@ -34,15 +40,15 @@ def decompose(model: tf.keras.Model, num_foreign: int = 0, adaptive_factor: floa
     """
     check_supported(model)
 
-    def replace(layer):
+    def replace(layer: Layer) -> Layer:
         kind = _DECOMPOSED.get(type(layer))
         if kind is None:
             return layer.__class__.from_config(layer.get_config())
         return kind(num_foreign=num_foreign, adaptive_factor=adaptive_factor, **layer.get_config())
 
-    copy = tf.keras.models.clone_model(model, clone_function=replace)
-    for old, new in zip(model.layers, copy.layers):
-        if type(old) not in _DECOMPOSED:
+    copy = clone(model, replace)
+    for old, new in zip(leaf_layers(model), leaf_layers(copy)):
+        if not is_decomposable(old):
             new.set_weights(old.get_weights())
             continue
         new.base.assign(old.kernel)
@@ -50,6 +56,32 @@ def decompose(model: tf.keras.Model, num_foreign: int = 0, adaptive_factor: floa
         if old.use_bias:
             new.bias.assign(old.bias)
     return copy
+
+
+def clone(model: tf.keras.Model, replace: Callable[[Layer], Layer]) -> tf.keras.Model:
+    """The model with `replace` applied to each of its layers, those of models inside it included."""
+
+    def replace_or_enter(layer: Layer) -> Layer:
+        return clone(layer, replace) if isinstance(layer, tf.keras.Model) else replace(layer)
+
+    copy = tf.keras.models.clone_model(model, clone_function=replace_or_enter)
+    if not copy.built:  # a sequential model that was built by its first call
+        copy.build(model.input_shape)
+    return copy
+
+
+def leaf_layers(model: tf.keras.Model) -> Iterator[Layer]:
+    """The layers of a model in Keras's order, with the layers of a model inside it in that model's place."""
+    for layer in model.layers:
+        if isinstance(layer, tf.keras.Model):
+            yield from leaf_layers(layer)
+        else:
+            yield layer
+
+
+def is_decomposable(layer: Layer) -> bool:
+    """Whether `decompose` would replace this layer."""
+    return type(layer) in _DECOMPOSED
 
 
 def check_supported(model: tf.keras.Model) -> None:
@@ -60,18 +92,27 @@ def check_supported(model: tf.keras.Model) -> None:
     """
     if not isinstance(model, tf.keras.Model) or not model.built:
         raise errors.InputError("model: expected a built functional or sequential tf.keras.Model")
-    kinds = [type(layer) for layer in model.layers]
-    normalising = [k.__name__ for k in kinds if issubclass(k, tf.keras.layers.BatchNormalization)]
+    parts = [model, *model.submodules]
+    subclassed = [part.name for part in parts if isinstance(part, tf.keras.Model) and not _has_graph(part)]
+    if subclassed:
+        raise errors.InputError(
+            f"model: {subclassed[0]} is neither functional nor sequential, so its layers cannot be replaced"
+        )
+    normalising = [
+        type(part).__name__ for part in parts if isinstance(part, tf.keras.layers.BatchNormalization)
+    ]
     if normalising:
         raise errors.InputError(
-            f"model: {normalising[0]} keeps statistics that are neither averaged nor a task's own; use LayerNormalization"
+            f"model: {normalising[0]} keeps statistics that are neither averaged nor a task's own; "
+            "use LayerNormalization"
         )
+    kinds = [type(layer) for layer in leaf_layers(model)]
     if not any(kind in _DECOMPOSED for kind in kinds):
         raise errors.InputError(
             f"model: no Dense, Conv1D or Conv2D layer to decompose among {[k.__name__ for k in kinds]}"
         )
 
 
-def is_decomposable(layer: tf.keras.layers.Layer) -> bool:
-    """Whether `decompose` would replace this layer."""
-    return type(layer) in _DECOMPOSED
+def _has_graph(model: tf.keras.Model) -> bool:
+    """Whether Keras knows how the layers of a model are connected."""
+    return bool(getattr(model, "inputs", None)) and hasattr(model, "output_names")
