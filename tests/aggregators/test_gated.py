@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tffcl import aggregators, errors
-
-pytestmark = pytest.mark.usefixtures("tff_context")
+from tffcl import aggregators, errors, runtime
 
 SIZE = 20
 UPDATE_TYPE = tff.to_type(OrderedDict(delta=(np.float32, [SIZE]), sent=(np.bool_, [SIZE])))
@@ -23,6 +21,7 @@ def draw(seed: int, clients: int) -> tuple[list[OrderedDict], np.ndarray]:
     return updates, np.where(sent, delta, 0.0).astype(np.float64)
 
 
+@pytest.mark.usefixtures("tff_context")
 def test_unweighted_mean():
     process = aggregators.gated(tff.aggregators.UnweightedMeanFactory()).create(UPDATE_TYPE)
     updates, kept = draw(1, 4)
@@ -30,6 +29,7 @@ def test_unweighted_mean():
     np.testing.assert_allclose(result, kept.mean(axis=0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("tff_context")
 def test_weighted_mean_stays_weighted():
     factory = aggregators.gated(tff.aggregators.MeanFactory())
     assert isinstance(factory, tff.aggregators.WeightedAggregationFactory)
@@ -40,6 +40,7 @@ def test_weighted_mean_stays_weighted():
     np.testing.assert_allclose(result, np.average(kept, axis=0, weights=weights), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("tff_context")
 def test_entries_that_were_not_sent_have_no_effect_even_when_not_finite():
     process = aggregators.gated(tff.aggregators.SumFactory()).create(UPDATE_TYPE)
     nothing = OrderedDict(delta=np.full(SIZE, np.nan, np.float32), sent=np.zeros(SIZE, bool))
@@ -48,6 +49,15 @@ def test_entries_that_were_not_sent_have_no_effect_even_when_not_finite():
     np.testing.assert_allclose(result, kept[0], rtol=1e-6)
 
 
+@pytest.fixture
+def noisy_context(monkeypatch):
+    """A worker that lets computations draw noise without a seed, as privacy wants it."""
+    monkeypatch.setenv("TF_DETERMINISTIC_OPS", "0")
+    with runtime.local() as local_runtime:
+        yield local_runtime
+
+
+@pytest.mark.usefixtures("noisy_context")
 def test_differential_privacy_clips_each_client_and_adds_noise_of_the_stated_size():
     clip, multiplier, clients = 0.5, 2.0, 4
     updates, kept = draw(4, clients)
@@ -71,6 +81,7 @@ def test_differential_privacy_clips_each_client_and_adds_noise_of_the_stated_siz
     assert np.abs(noise.mean()) < 4 * expected / np.sqrt(noise.size)
 
 
+@pytest.mark.usefixtures("tff_context")
 def test_robust_aggregator_stays_near_the_honest_clients():
     factory = aggregators.gated(tff.learning.robust_aggregator())
     process = factory.create(UPDATE_TYPE, tff.TensorType(np.float32))

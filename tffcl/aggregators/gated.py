@@ -22,6 +22,10 @@ def gated(inner_factory: AggregationFactory) -> AggregationFactory:
     over the senders as in `SparseMeanFactory`. This is the form for differential privacy, robust clipping
     and the like, whose guarantees rest on one vector per client. A weighted factory stays weighted.
 
+    Noise for differential privacy must not be repeatable, and TFF draws it without a seed; workers that are
+    held to repeatable operations refuse that, so start the run with TF_DETERMINISTIC_OPS=0 in the
+    environment.
+
     Args:
       inner_factory: a mean, a `DifferentiallyPrivateFactory`, `tff.learning.robust_aggregator()`, ...
 
