@@ -64,15 +64,15 @@ def same(folder, straight):
     assert history(folder) == history(straight)
 
 
-@pytest.mark.parametrize("stop", range(1, NUM_EVENTS + 1))
-def test_stopped_after_any_event(tiny, process, straight, tmp_path, stop):
-    with pytest.raises(StopError):
-        tiny.run(process, tmp_path, clients_per_round=2, reporters=[StopAfter(stop)])
+def test_stopped_after_every_event(tiny, process, straight, tmp_path):
+    for _ in range(NUM_EVENTS):
+        with pytest.raises(StopError):
+            tiny.run(process, tmp_path, clients_per_round=2, reporters=[StopAfter(1)], resume=True)
     tiny.run(process, tmp_path, clients_per_round=2, resume=True)
     same(tmp_path, straight)
 
 
-@pytest.mark.parametrize("stop", [1, 3, 6])
+@pytest.mark.parametrize("stop", [1, 6])
 def test_stopped_between_the_line_of_history_and_the_checkpoint(
     tiny, process, straight, tmp_path, monkeypatch, stop
 ):
@@ -202,9 +202,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tiny, process, straight, t
             patch.setattr("numpy.savez", fail)
         elif what == "knowledge":
             real = os.replace
-            patch.setattr(
-                "os.replace", lambda a, b: fail() if "knowledge" in str(b) else real(a, b)
-            )
+            patch.setattr("os.replace", lambda a, b: fail() if "knowledge" in str(b) else real(a, b))
         elif what == "manifest":
             patch.setattr("tffcl.program.files.tempfile.mkstemp", fail)
         else:
@@ -235,10 +233,12 @@ def test_killed_at_odd_moments(tiny, straight, tmp_path):
 
         def start():
             return subprocess.Popen(
-                [sys.executable, "-c", _SCRIPT, str(path), str(tmp_path / "run")], stdout=output, stderr=output
+                [sys.executable, "-c", _SCRIPT, str(path), str(tmp_path / "run")],
+                stdout=output,
+                stderr=output,
             )
 
-        for lines in (1, 4, 6):
+        for lines in (2, 5):
             child = start()
             deadline = time.monotonic() + 120
             log = tmp_path / "run" / "history.jsonl"

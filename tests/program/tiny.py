@@ -154,5 +154,13 @@ class TinyData:
 
 def run(process, output_dir=None, data=None, transfer=None, **options):
     """A run of 3 tasks and 2 rounds; told to nobody."""
-    options = {"num_rounds": 2, "seed": 7, "reporters": (), "summarise": lambda one: one.train["x"], **options}
-    return run_program(process, data or TinyData(), transfer or PreviousTask(), output_dir=output_dir, **options)
+    options = {
+        "num_rounds": 2,
+        "seed": 7,
+        "reporters": (),
+        "summarise": lambda one: one.train["x"],
+        **options,
+    }
+    return run_program(
+        process, data or TinyData(), transfer or PreviousTask(), output_dir=output_dir, **options
+    )

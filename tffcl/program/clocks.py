@@ -7,6 +7,11 @@ import os
 import pathlib
 import time
 
+_LOOK_AGAIN_SECONDS = (
+    10.0  # going through all processes takes tens of milliseconds, longer than a small round
+)
+_children: tuple[float, list[pathlib.Path]] = (float("-inf"), [])
+
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
@@ -33,13 +38,23 @@ def now() -> Spent:
 
 def _children_seconds() -> float:
     """CPU seconds of the living children of this process; 0 where there is no /proc to read them from."""
-    ticks, parent = 0, str(os.getpid())
-    for entry in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The name, in parentheses, may hold anything; after it: state, parent, ..., utime, stime.
-            fields = entry.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:  # it has ended, or belongs to somebody else
-            continue
-        if fields[1] == parent:
-            ticks += int(fields[11]) + int(fields[12])
+    global _children
+    if time.monotonic() - _children[0] > _LOOK_AGAIN_SECONDS:
+        found = [path for path in pathlib.Path("/proc").glob("[0-9]*/stat") if _is_child(_fields(path))]
+        _children = (time.monotonic(), found)
+    ticks = sum(
+        int(fields[11]) + int(fields[12]) for fields in map(_fields, _children[1]) if _is_child(fields)
+    )
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(path: pathlib.Path) -> list[str]:
+    """state, parent, ..., utime, stime, ... of a process; nothing where it has ended."""
+    try:
+        return path.read_text(errors="replace").rpartition(")")[2].split()  # a name may hold anything
+    except OSError:
+        return []
+
+
+def _is_child(fields: list[str]) -> bool:
+    return len(fields) > 12 and fields[1] == str(os.getpid())

@@ -10,7 +10,7 @@ import numpy as np
 from tffcl.errors import InputError
 from tffcl.program import checks
 from tffcl.program.client_data import ClientData, ClientTask
-from tffcl.transfers import Transfer
+from tffcl.transfers import Transfer, document_vectors
 from tffcl.transfers.knowledge_base import Summary
 
 Summarise = Callable[[ClientTask], np.ndarray]
@@ -45,7 +45,7 @@ class TaskData:
 
 
 def mean_vectors(task: ClientTask) -> np.ndarray:
-    """float32 [N, D]: each training document's mean word vector, zero where it has no word (FedSeIT, eq. 6).
+    """float32 [N, D]: each training document's mean word vector (FedSeIT, eq. 6).
 
     Raises:
       InputError: the task is not text (`vectors` in the context, `tokens` among the examples).
@@ -55,10 +55,7 @@ def mean_vectors(task: ClientTask) -> np.ndarray:
             "this transfer needs a vector for each example; data without tokens and word vectors need the "
             "argument `summarise`, from a ClientTask to float32 [N, D]"
         )
-    tokens, vectors = task.train["tokens"], task.context["vectors"]
-    words = tokens != 0
-    sums = (vectors[tokens] * words[..., None]).sum(axis=1)
-    return (sums / np.maximum(words.sum(axis=1), 1)[:, None]).astype(np.float32)
+    return document_vectors(task.train["tokens"], task.context["vectors"])
 
 
 def _check_vectors(vectors: np.ndarray, task: ClientTask, where: str) -> None:
