@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 import grpc
 import tensorflow_federated as tff
 
-from tffcl.runtime import stubs
+from tffcl.runtime import executor, stubs
 from tffcl.runtime import worker as worker_lib
 
 _CHANNEL_OPTIONS = (
@@ -23,18 +23,8 @@ def create_context(channel: grpc.Channel, describe: Callable[[], str]) -> tff.fr
       channel: Channel to a TFF worker, without limits on the length of messages.
       describe: Gives one line on how the worker stands, for the error when it does not answer.
     """
-    stub = stubs.WorkerStub(channel, describe)
-
-    def create_executor(cardinalities: Any) -> tff.framework.RemoteExecutor:
-        cardinalities.setdefault(
-            tff.CLIENTS, 0
-        )  # a computation without clients says nothing about their number
-        executor = tff.framework.RemoteExecutor(stub, dispose_batch_size=1)
-        executor.set_cardinalities(cardinalities)
-        return executor
-
     return tff.framework.SyncExecutionContext(
-        executor_fn=tff.framework.ResourceManagingExecutorFactory(create_executor),
+        executor_fn=executor.WorkerExecutorFactory(stubs.WorkerStub(channel, describe)),
         compiler_fn=tff.backends.native.desugar_and_transform_to_native,
         transform_args=tff.tensorflow.transform_args,
         transform_result=tff.tensorflow.transform_result,

@@ -1,9 +1,9 @@
 """Starting a child process that the kernel ends together with this one, however this one ends.
 
 `PR_SET_PDEATHSIG` asks the kernel to kill a child when its parent dies, SIGKILL and `os._exit` included. Two
-details make it reliable. It is set by a small Python launcher that then becomes the child program, because code
-that runs between fork and exec is unsafe once TensorFlow has started threads. And the kernel's "parent" is the
-*thread* that started the child, so every child is started from one thread that lives as long as this process.
+details make it reliable. It is set by a small Python launcher that then becomes the child program, because
+code that runs between fork and exec is unsafe once TensorFlow has started threads. And the kernel's "parent"
+is the *thread* that started the child, so one thread, which lives as long as this process, starts them all.
 """
 
 from __future__ import annotations

@@ -8,8 +8,12 @@ from typing import Any, Callable
 
 import grpc
 import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import executor_pb2
 
 from tffcl import errors
+
+# Codes for which TFF tries again. A closed channel is a ValueError without a code.
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)
 
 
 class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
@@ -23,13 +27,19 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
           describe: Gives one line on how the worker stands; called when it does not answer.
         """
         super().__init__(channel)
+        self._create_encoded_value = channel.unary_unary(
+            "/tensorflow_federated.v0.ExecutorGroup/CreateValue",
+            response_deserializer=executor_pb2.CreateValueResponse.FromString,
+        )
         self._describe = describe
 
     @contextlib.contextmanager
     def _no_retry(self) -> Iterator[None]:
         try:
             yield
-        except (tff.framework.RetryableError, ValueError) as error:  # ValueError: the channel has been closed
+        except (tff.framework.RetryableError, grpc.RpcError, ValueError) as error:
+            if isinstance(error, grpc.Call) and error.code() not in _LOST:
+                raise
             raise errors.RunError(f"lost the worker during a computation: {self._describe()}") from error
 
     def get_executor(self, request: Any) -> Any:
@@ -39,6 +49,11 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
     def create_value(self, request: Any) -> Any:
         with self._no_retry():
             return super().create_value(request)
+
+    def create_encoded_value(self, request: bytes) -> executor_pb2.CreateValueResponse:
+        """As `create_value`, for a request that is already in bytes."""
+        with self._no_retry():
+            return self._create_encoded_value(request)
 
     def create_struct(self, request: Any) -> Any:
         with self._no_retry():
