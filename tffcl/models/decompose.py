@@ -10,8 +10,6 @@ import tensorflow as tf
 from tffcl import errors
 from tffcl.layers.decomposed import DecomposedConv1D, DecomposedConv2D, DecomposedDense
 
-Layer = tf.keras.layers.Layer
-
 # Exact classes: a subclass (a transposed or depthwise convolution) has a kernel of another meaning.
 _DECOMPOSED = {
     tf.keras.layers.Dense: DecomposedDense,
@@ -40,7 +38,7 @@ def decompose(model: tf.keras.Model, num_foreign: int = 0, adaptive_factor: floa
     """
     check_supported(model)
 
-    def replace(layer: Layer) -> Layer:
+    def replace(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
         kind = _DECOMPOSED.get(type(layer))
         if kind is None:
             return layer.__class__.from_config(layer.get_config())
@@ -58,10 +56,12 @@ def decompose(model: tf.keras.Model, num_foreign: int = 0, adaptive_factor: floa
     return copy
 
 
-def clone(model: tf.keras.Model, replace: Callable[[Layer], Layer]) -> tf.keras.Model:
+def clone(
+    model: tf.keras.Model, replace: Callable[[tf.keras.layers.Layer], tf.keras.layers.Layer]
+) -> tf.keras.Model:
     """The model with `replace` applied to each of its layers, those of models inside it included."""
 
-    def replace_or_enter(layer: Layer) -> Layer:
+    def replace_or_enter(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
         return clone(layer, replace) if isinstance(layer, tf.keras.Model) else replace(layer)
 
     copy = tf.keras.models.clone_model(model, clone_function=replace_or_enter)
@@ -70,7 +70,7 @@ def clone(model: tf.keras.Model, replace: Callable[[Layer], Layer]) -> tf.keras.
     return copy
 
 
-def leaf_layers(model: tf.keras.Model) -> Iterator[Layer]:
+def leaf_layers(model: tf.keras.Model) -> Iterator[tf.keras.layers.Layer]:
     """The layers of a model in Keras's order, with the layers of a model inside it in that model's place."""
     for layer in model.layers:
         if isinstance(layer, tf.keras.Model):
@@ -79,7 +79,7 @@ def leaf_layers(model: tf.keras.Model) -> Iterator[Layer]:
             yield layer
 
 
-def is_decomposable(layer: Layer) -> bool:
+def is_decomposable(layer: tf.keras.layers.Layer) -> bool:
     """Whether `decompose` would replace this layer."""
     return type(layer) in _DECOMPOSED
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,18 +13,19 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.models.decompose import check_supported, is_decomposable
-from tffcl.models.network import Network, dropout
+from tffcl.models.decompose import clone, is_decomposable, leaf_layers
+from tffcl.models.keras_checks import checked_head, is_plain_dropout
+from tffcl.models.network import Network, Tensors, dropout
 
 
 class KeyedDropout(tf.keras.layers.Layer):
     """Dropout that depends on a key alone; Keras's own is not reproducible inside a federated computation."""
 
-    def __init__(self, rate: float, **kwargs):
+    def __init__(self, rate: float, **kwargs: Any):
         super().__init__(**kwargs)
         self.rate, self.key = rate, None
 
-    def call(self, inputs):
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Drops a share `rate` of the inputs while `key` (int32 `[2]`) is set."""
         return dropout(inputs, self.rate, self.key)
 
@@ -32,10 +34,10 @@ class KerasNetwork(Network):
     """Applies a Keras model with weights that come as flat vectors; the model's own variables stay as they are.
 
     The kernels of all Dense, Conv1D and Conv2D layers except the head are shared and decomposed; biases, the head
-    and the weights of other layers belong to a task.
+    and the weights of other layers belong to a task. Weights that are not trainable stay as they are.
 
     Args:
-      model: a built model of one input, whose last layer is a Dense head giving logits.
+      model: a built functional or sequential model of one input, whose last layer is a Dense head giving logits.
       num_foreign: K, places for foreign adaptives; they are added into the kernels (FedSeIT eq. 4).
 
     Raises:
@@ -43,19 +45,15 @@ class KerasNetwork(Network):
     """
 
     def __init__(self, model: tf.keras.Model, num_foreign: int = 0):
-        check_supported(model)
-        head = model.layers[-1]
-        if not isinstance(head, tf.keras.layers.Dense) or head.activation is not tf.keras.activations.linear:
-            raise errors.InputError(
-                "model: expected a Dense layer without activation (logits) as the last layer"
-            )
-        if len(model.inputs) != 1:
-            raise errors.InputError(f"model: expected one input, found {len(model.inputs)}")
-        self._model = tf.keras.models.clone_model(model, clone_function=_with_keyed_dropout)
+        if num_foreign < 0:
+            raise errors.InputError(f"num_foreign: expected at least 0, found {num_foreign}")
+        head = checked_head(model)
+        self._model = clone(model, _with_keyed_dropout)
         self._model.set_weights(model.get_weights())
         self._first = [np.array(w) for w in self._model.get_weights()]
+        self._places = _places(self._model)
         self.num_foreign, self.max_classes = num_foreign, head.units
-        self._set_layouts()
+        self._set_layouts(self._model.get_layer(head.name))
         self.shareable = tuple(name for name, _ in self.local.parts)
         shape = [None, *model.inputs[0].shape[1:]]
         dtype = model.inputs[0].dtype.as_numpy_dtype
@@ -65,62 +63,98 @@ class KerasNetwork(Network):
         )
         self.prepared_type = self.example_type
 
-    def _set_layouts(self) -> None:
-        shared = {id(layer.kernel) for layer in self._model.layers[:-1] if is_decomposable(layer)}
-        names = [f"{index}/{v.name}" for index, v in enumerate(self._model.weights)]
-        parts = [(name, tuple(v.shape)) for name, v in zip(names, self._model.weights)]
-        decomposed = [id(v) in shared for v in self._model.weights]
-        if not any(decomposed):
-            raise errors.InputError("model: no Dense, Conv1D or Conv2D layer below the head to share")
-        self.kernels = KernelLayout(tuple(part for part, own in zip(parts, decomposed) if own))
-        self.local = VectorLayout(tuple(part for part, own in zip(parts, decomposed) if not own))
-        self._names = names
+    def _set_layouts(self, head: tf.keras.layers.Layer) -> None:
+        weights = self._model.weights
+        below = [layer for layer in leaf_layers(self._model) if layer is not head]
+        shared = {id(layer.kernel) for layer in below if is_decomposable(layer)}
+        trainable = {id(weight) for weight in self._model.trainable_weights}
+        self._names = [f"{index}/{weight.name}" for index, weight in enumerate(weights)]
+        kernels: list[tuple[str, tuple[int, ...]]] = []
+        local: list[tuple[str, tuple[int, ...]]] = []
+        for name, weight in zip(self._names, weights):
+            if id(weight) in trainable:
+                (kernels if id(weight) in shared else local).append((name, tuple(weight.shape)))
+        if not kernels:
+            raise errors.InputError(
+                "model: no trainable Dense, Conv1D or Conv2D layer below the head to share"
+            )
+        self.kernels, self.local = KernelLayout(tuple(kernels)), VectorLayout(tuple(local))
 
-    def initial_kernels(self, key):
+    def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
         """The kernels that the model was built with: the first base is the model's own."""
         del key
         return self.kernels.join(dict(zip(self._names, self._first)))
 
-    def initial_local(self, key):
+    def initial_local(self, key: tf.Tensor) -> tf.Tensor:
+        """The other weights that the model was built with: every task starts from them."""
         del key
         return self.local.join(dict(zip(self._names, self._first)))
 
-    def initial_attention(self, key):
+    def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
         del key
         return tf.zeros(self.attention_shape)
 
-    def logits(self, kernels, local, attention, context, examples, dropout_key):
+    def logits(
+        self,
+        kernels: tf.Tensor,
+        local: tf.Tensor,
+        attention: tf.Tensor,
+        context: Tensors,
+        examples: Tensors,
+        dropout_key: tf.Tensor | None,
+    ) -> tf.Tensor:
         del attention, context
-        values = {**self.kernels.split(kernels), **self.local.split(local)}
-        with _standing_in(self._model, [values[name] for name in self._names], dropout_key):
+        given = {**self.kernels.split(kernels), **self.local.split(local)}
+        # What is frozen enters as a constant: a federated computation cannot reach the model's own variables.
+        values = [
+            given[name] if name in given else tf.constant(first)
+            for name, first in zip(self._names, self._first)
+        ]
+        with self._standing_in(values, dropout_key):
             return self._model(examples["features"], training=False)
 
+    @contextlib.contextmanager
+    def _standing_in(self, values: Sequence[tf.Tensor], key: tf.Tensor | None) -> Iterator[None]:
+        """While it is open, every weight of the model is the given tensor, and dropout draws from `key`."""
+        replaced = []
 
-def _with_keyed_dropout(layer):
-    if isinstance(layer, tf.keras.layers.Dropout):
+        def replace(layer: tf.Module, name: str, value: Any) -> None:
+            replaced.append((layer, name, vars(layer)[name]))
+            vars(layer)[name] = value  # Keras's __setattr__ would begin to track the tensor.
+
+        try:
+            for layer, name, index in self._places:
+                replace(layer, name, values[index])
+            for index, layer in enumerate(leaf_layers(self._model)):
+                if isinstance(layer, KeyedDropout) and key is not None:
+                    replace(layer, "key", tf.random.experimental.stateless_fold_in(key, index))
+            yield
+        finally:
+            for layer, name, value in replaced:
+                vars(layer)[name] = value
+
+
+def _places(model: tf.keras.Model) -> list[tuple[tf.Module, str, int]]:
+    """Every attribute that holds a weight: the layer, its name, and which of `model.weights` it is.
+
+    Raises:
+      InputError: a weight is no attribute of its layer, so that nothing can stand in for it.
+    """
+    numbers = {id(weight): index for index, weight in enumerate(model.weights)}
+    places = [
+        (layer, name, numbers[id(value)])
+        for layer in model.submodules
+        for name, value in vars(layer).items()
+        if id(value) in numbers
+    ]
+    reached = {index for *_, index in places}
+    hidden = [weight.name for index, weight in enumerate(model.weights) if index not in reached]
+    if hidden:
+        raise errors.InputError(f"model: weight {hidden[0]} is no attribute of its layer; make it one")
+    return places
+
+
+def _with_keyed_dropout(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+    if is_plain_dropout(layer):
         return KeyedDropout(layer.rate, name=layer.name)
     return layer.__class__.from_config(layer.get_config())
-
-
-@contextlib.contextmanager
-def _standing_in(
-    model: tf.keras.Model, tensors: Sequence[tf.Tensor], key: tf.Tensor | None
-) -> Iterator[None]:
-    """While it is open, every weight of the model is the given tensor, and dropout draws from `key`."""
-    by_variable = {id(v): tensor for v, tensor in zip(model.weights, tensors)}
-    replaced = []
-    for index, layer in enumerate(model._flatten_layers(include_self=False)):
-        for name, value in list(vars(layer).items()):
-            if id(value) in by_variable:
-                replaced.append((layer, name, value))
-                # Keras's __setattr__ would begin to track the tensor.
-                layer.__dict__[name] = by_variable[id(value)]
-        if isinstance(layer, KeyedDropout):
-            folded = None if key is None else tf.random.experimental.stateless_fold_in(key, index)
-            replaced.append((layer, "key", None))
-            layer.__dict__["key"] = folded
-    try:
-        yield
-    finally:
-        for layer, name, value in replaced:
-            layer.__dict__[name] = value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -83,7 +83,7 @@ def dropout(values: tf.Tensor, rate: float, key: tf.Tensor | None) -> tf.Tensor:
     return tf.where(keep, values / (1.0 - rate), 0.0)
 
 
-def glorot_uniform(shapes, key: tf.Tensor, scale: float = 1.0) -> list[tf.Tensor]:
+def glorot_uniform(shapes: Iterable[Sequence[int]], key: tf.Tensor, scale: float = 1.0) -> list[tf.Tensor]:
     """One Glorot-uniform tensor for each shape, each from its own fold of `key`; vectors (biases) are zero."""
     drawn = []
     for index, shape in enumerate(shapes):

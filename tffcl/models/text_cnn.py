@@ -13,7 +13,7 @@ from tffcl import errors
 from tffcl.layers import foreign as foreign_lib
 from tffcl.layers import windows
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.models.network import Network, dropout, glorot_uniform
+from tffcl.models.network import Network, Tensors, dropout, glorot_uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +44,8 @@ class TextCNNConfig:
                 raise errors.InputError(f"{name}: expected at least 1, found {getattr(self, name)}")
         if not self.kernel_sizes or min(self.kernel_sizes) < 1:
             raise errors.InputError(f"kernel_sizes: expected sizes of at least 1, found {self.kernel_sizes}")
+        if len(set(self.kernel_sizes)) < len(self.kernel_sizes):
+            raise errors.InputError(f"kernel_sizes: expected each size once, found {self.kernel_sizes}")
         if not 0.0 <= self.dropout < 1.0:
             raise errors.InputError(f"dropout: expected a share in [0, 1), found {self.dropout}")
 
@@ -52,6 +54,8 @@ class _TextNetwork(Network):
     """What both networks have: convolutions over word vectors, and documents as data."""
 
     def __init__(self, config: TextCNNConfig, num_foreign: int):
+        if num_foreign < 0:
+            raise errors.InputError(f"num_foreign: expected at least 0, found {num_foreign}")
         self.config = config
         self.num_foreign = num_foreign
         self.max_classes = config.max_classes
@@ -72,16 +76,16 @@ class _TextNetwork(Network):
     def _bias_parts(self) -> tuple:
         return tuple((f"bias_{k}", (self.config.num_filters,)) for k in self.config.kernel_sizes)
 
-    def initial_kernels(self, key):
+    def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
         shapes = [shape for _, shape in self.kernels.parts]
         drawn = glorot_uniform(shapes, key, self.config.base_scale)
         return tf.concat([tf.reshape(kernel, [-1]) for kernel in drawn], 0)
 
-    def initial_local(self, key):
+    def initial_local(self, key: tf.Tensor) -> tf.Tensor:
         drawn = glorot_uniform([shape for _, shape in self.local.parts], key)
         return tf.concat([tf.reshape(part, [-1]) for part in drawn], 0)
 
-    def _features(self, kernels, local, context, examples):
+    def _features(self, kernels: tf.Tensor, local: Tensors, context: Tensors, examples: Tensors) -> tf.Tensor:
         own = self.kernels.split(kernels)
         biases = [local[f"bias_{k}"] for k in self.config.kernel_sizes]
         return windows.pooled_convolution(examples["tokens"], context["vectors"], list(own.values()), biases)
@@ -101,15 +105,23 @@ class TextCNN(_TextNetwork):
         )
         self.local = VectorLayout(self._bias_parts() + head)
 
-    def initial_attention(self, key):
+    def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
         scale = self.config.attention_scale
         return tf.random.stateless_uniform(self.attention_shape, key, -scale, scale)
 
-    def logits(self, kernels, local, attention, context, examples, dropout_key):
-        local = self.local.split(local)
-        features = self._features(kernels, local, context, examples)
+    def logits(
+        self,
+        kernels: tf.Tensor,
+        local: tf.Tensor,
+        attention: tf.Tensor,
+        context: Tensors,
+        examples: Tensors,
+        dropout_key: tf.Tensor | None,
+    ) -> tf.Tensor:
+        parts = self.local.split(local)
+        features = self._features(kernels, parts, context, examples)
         features = dropout(features, self.config.dropout, dropout_key)
-        return tf.matmul(features, local["head_kernel"]) + local["head_bias"]
+        return tf.matmul(features, parts["head_kernel"]) + parts["head_bias"]
 
 
 class AlignedTextCNN(_TextNetwork):
@@ -137,23 +149,31 @@ class AlignedTextCNN(_TextNetwork):
         pooled = tff.TensorType(np.float32, [None, None, features])
         self.prepared_type = OrderedDict(**self.example_type, foreign_max=pooled, foreign_min=pooled)
 
-    def initial_attention(self, key):
+    def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
         scale = self.config.attention_scale
         return tf.random.stateless_uniform(self.attention_shape, key, 1.0 - scale, 1.0 + scale)
 
-    def prepare(self, foreign, context, examples):
+    def prepare(self, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         largest, smallest = foreign_lib.foreign_extremes(
             self.kernels, foreign, examples["tokens"], context["vectors"]
         )
         return OrderedDict(**examples, foreign_max=largest, foreign_min=smallest)
 
-    def logits(self, kernels, local, attention, context, examples, dropout_key):
-        local = self.local.split(local)
-        own = self._features(kernels, local, context, examples)
-        projections = [local[f"foreign_projection_{k}"] for k in self.config.kernel_sizes]
+    def logits(
+        self,
+        kernels: tf.Tensor,
+        local: tf.Tensor,
+        attention: tf.Tensor,
+        context: Tensors,
+        examples: Tensors,
+        dropout_key: tf.Tensor | None,
+    ) -> tf.Tensor:
+        parts = self.local.split(local)
+        own = self._features(kernels, parts, context, examples)
+        projections = [parts[f"foreign_projection_{k}"] for k in self.config.kernel_sizes]
         foreign = foreign_lib.attended(attention, examples["foreign_max"], examples["foreign_min"])
         aligned = foreign_lib.align(foreign, projections)
         augmented = tf.concat([own, aligned], axis=1)
-        augmented = tf.nn.relu(tf.matmul(augmented, local["augment_projection"]) + local["augment_bias"])
+        augmented = tf.nn.relu(tf.matmul(augmented, parts["augment_projection"]) + parts["augment_bias"])
         augmented = dropout(augmented, self.config.dropout, dropout_key)
-        return tf.matmul(augmented, local["head_kernel"]) + local["head_bias"]
+        return tf.matmul(augmented, parts["head_kernel"]) + parts["head_bias"]
