@@ -1,0 +1,48 @@
+"""The way into every command: quiet logs, and errors of the user as one line with exit code 2."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Optional
+
+import click
+
+from tffcl import runtime
+from tffcl.errors import TffclError
+
+WRONG_INPUT, INTERRUPTED = 2, 130
+
+
+def exit_with(command: click.Command, name: str = "tffcl", args: Optional[Sequence[str]] = None) -> None:
+    """Runs a click command and ends the process: 0, 2 for wrong input (`name: error: ...`), 130 for Ctrl-C."""
+    runtime.quiet_logs()  # before anything imports TensorFlow
+    _show_warnings(name)
+    try:
+        sys.exit(command.main(args=args, prog_name=name, standalone_mode=False) or 0)
+    except click.ClickException as error:
+        _fail(name, error.format_message())
+    except TffclError as error:
+        _fail(name, str(error))
+    except click.Abort:
+        click.echo(f"{name}: interrupted; --resume with the same flags and --output-dir goes on", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def say(line: str) -> None:
+    """A line for the user that is no result, on stderr."""
+    click.echo(line, err=True)
+
+
+def _fail(name: str, message: str) -> None:
+    click.echo(f"{name}: error: {' '.join(message.split())}", err=True)
+    sys.exit(WRONG_INPUT)
+
+
+def _show_warnings(name: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(f"{name}: %(levelname)s: %(message)s"))
+    logger = logging.getLogger("tffcl")
+    logger.addHandler(handler)
+    logger.propagate = False

@@ -1,0 +1,165 @@
+"""The flags of FedSeIT and its baselines: one definition for the command line and the example.
+
+The defaults are those of table 4 of Chaudhary et al., 2022 (FedSeIT).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import click
+
+from tffcl.errors import InputError
+
+METHODS = ("fedseit", "fedweit", "fedavg", "local")
+PAPER_ROUNDS, PAPER_EPOCHS = 10, 50
+SAMPLE_ROUNDS, SAMPLE_EPOCHS = 3, 10
+
+_WHOLE = click.IntRange(min=1)
+_FLAGS = (
+    click.option("--method", type=click.Choice(METHODS), default="fedseit", show_default=True, help="The method."),
+    click.option(
+        "--dataset", metavar="NAME|PATH",
+        help="trec6, trec50, r8, tmn, subj, sample, or a folder with train.* and test.* tables."
+        "  [default: trec6; the sample that ships where it is not at hand]",
+    ),
+    click.option(
+        "--data-dir", metavar="DIR",
+        help="The folder of the published files.  [default: $TFFCL_DATA_DIR, else a cache that downloads fill]",
+    ),
+    click.option(
+        "--embeddings", metavar="FILE|NAME",
+        help="Word vectors: a word2vec, GloVe or gensim file, 'glove-50' (the extra `glove`), a name that "
+        "gensim.downloader knows, or 'own' to train them on the clients' text."
+        "  [default: the data folder's glove/*.bin, else glove-50 if installed, else own]",
+    ),
+    click.option("--num-clients", type=_WHOLE, default=3, show_default=True, help="Clients."),
+    click.option("--num-tasks", type=_WHOLE, default=5, show_default=True, help="Tasks of each client."),
+    click.option("--labels-per-task", type=_WHOLE, default=4, show_default=True, help="Labels of each task."),
+    click.option(
+        "--num-rounds", type=_WHOLE,
+        help=f"Rounds for each task.  [default: {PAPER_ROUNDS}; {SAMPLE_ROUNDS} for the sample]",
+    ),
+    click.option(
+        "--num-epochs", type=_WHOLE,
+        help=f"Most epochs of a client in a round.  [default: {PAPER_EPOCHS}; {SAMPLE_EPOCHS} for the sample]",
+    ),
+    click.option(
+        "--patience", type=click.IntRange(min=0), default=3, show_default=True,
+        help="Epochs without a better validation loss before the learning rate falls; 0 for never.",
+    ),
+    click.option("--batch-size", type=_WHOLE, default=64, show_default=True, help="Documents in a step."),
+    click.option("--learning-rate", type=float, default=1e-4, show_default=True, help="Of Adam, at a task's start."),
+    click.option("--sparsity", type=float, default=1e-3, show_default=True, help="lambda_1: mask and adaptive."),
+    click.option("--retention", type=float, default=1.0, show_default=True, help="lambda_2: against forgetting."),
+    click.option(
+        "--selection", type=click.Choice(["previous", "sit"]), default="previous", show_default=True,
+        help="Foreign adaptives: the previous task of every other client, or the --top-k most similar past tasks.",
+    ),
+    click.option("--top-k", type=_WHOLE, default=3, show_default=True, help="K of --selection sit."),
+    click.option(
+        "--foreign", type=click.Choice(["selected", "zeros", "random"]), default="selected", show_default=True,
+        help="What stands in the place of the selected adaptives, to measure what they are worth.",
+    ),
+    click.option("--share-dense", is_flag=True, help="DLS: share the projections and the head too."),
+    click.option("--clients-per-round", type=_WHOLE, help="Clients that take part in a round.  [default: all]"),
+    click.option(
+        "--evaluate-every", type=click.Choice(["round", "task"]), default="round", show_default=True,
+        help="When all tasks so far are evaluated.",
+    ),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=1, show_default=True,
+        help="Of the order of tasks and of everything that is drawn in training.",
+    ),
+    click.option(
+        "--split-seed", type=click.IntRange(min=0), default=42, show_default=True, help="Of the making of tasks."
+    ),
+    click.option("--output-dir", metavar="DIR", help="The run directory.  [default: a new one in runs/]"),
+    click.option("--resume", is_flag=True, help="Go on with the run in --output-dir where it stopped."),
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class FedSeITOptions:
+    """The flags, checked; see `tffcl run fedseit --help` for each of them."""
+
+    method: str
+    dataset: Optional[str]
+    data_dir: Optional[str]
+    embeddings: Optional[str]
+    num_clients: int
+    num_tasks: int
+    labels_per_task: int
+    num_rounds: Optional[int]
+    num_epochs: Optional[int]
+    patience: int
+    batch_size: int
+    learning_rate: float
+    sparsity: float
+    retention: float
+    selection: str
+    top_k: int
+    foreign: str
+    share_dense: bool
+    clients_per_round: Optional[int]
+    evaluate_every: str
+    seed: int
+    split_seed: int
+    output_dir: Optional[str]
+    resume: bool
+
+    def __post_init__(self) -> None:
+        for name, positive in (("learning_rate", True), ("sparsity", False), ("retention", False)):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0 or (positive and value == 0):
+                flag = "--" + name.replace("_", "-")
+                raise InputError(
+                    f"{flag} must be a number {'above 0' if positive else '0 or more'}; got {value}"
+                )
+        if self.resume and self.output_dir is None:
+            raise InputError("--resume needs the directory of the run to go on with: --output-dir DIR")
+        if self.clients_per_round is not None and self.clients_per_round > self.num_clients:
+            raise InputError(
+                f"--clients-per-round {self.clients_per_round} is more than --num-clients {self.num_clients}"
+            )
+
+    @classmethod
+    def parse(cls, args: Sequence[str] = ()) -> FedSeITOptions:
+        """The options that a command line gives.
+
+        >>> FedSeITOptions.parse(["--method", "fedweit"]).num_clients
+        3
+        """
+        command = fedseit_flags(click.Command("fedseit", callback=cls))
+        return command.main(args=list(args), standalone_mode=False)
+
+    @property
+    def label(self) -> str:
+        """The method with what sets it apart, for tables.
+
+        >>> FedSeITOptions.parse(["--selection", "sit", "--share-dense"]).label
+        'fedseit+sit3+dls'
+        """
+        parts = [self.method]
+        if self.method in ("fedseit", "fedweit"):
+            parts += [f"sit{self.top_k}"] if self.selection == "sit" else []
+            parts += ["dls"] if self.share_dense else []
+            parts += [self.foreign] if self.foreign != "selected" else []
+        return "+".join(parts)
+
+    def config(self) -> dict[str, Any]:
+        """What config.json records: everything but where things lie."""
+        places = ("dataset", "data_dir", "embeddings", "output_dir", "resume")
+        settings = {name: value for name, value in dataclasses.asdict(self).items() if name not in places}
+        return {**settings, "method": self.label}
+
+
+def fedseit_flags(command: Any) -> Any:
+    """Decorator: gives a click command (or the function that will be one) all flags of `FedSeITOptions`."""
+    decorators: Sequence[Callable] = _FLAGS
+    for flag in reversed(decorators):
+        command = flag(command)
+    return command
