@@ -27,9 +27,10 @@ class SparseMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     `entries_covered` (sent by at least one); and `values` and `counts`, what the two sums report.
 
     Args:
-      value_sum_factory: sums float32 `[n]` values; may be secure.
-      count_sum_factory: sums int32 `[n]` counts, each 0 or 1 at a client; may be secure. For differential
-        privacy see `gated` instead: noise on a count spoils the division.
+      value_sum_factory: sums float32 `[n]` values.
+      count_sum_factory: sums int32 `[n]` counts, each 0 or 1 at a client. Both sums may be secure, where the
+        context can run that (TFF's native one cannot). For differential privacy see `gated` instead: noise on
+        a count spoils the division.
     """
 
     def __init__(

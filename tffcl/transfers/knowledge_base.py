@@ -28,7 +28,7 @@ class KnowledgeBase:
     """
 
     def __init__(self, knowledge_size: int):
-        if isinstance(knowledge_size, bool) or int(knowledge_size) != knowledge_size or knowledge_size < 0:
+        if int(knowledge_size) != knowledge_size or knowledge_size < 0:
             raise errors.InputError(f"knowledge_size should be a whole number >= 0, found {knowledge_size!r}")
         self.knowledge_size = int(knowledge_size)
         self._ids: dict[tuple[int, int], int] = {}
