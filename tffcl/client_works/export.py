@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,20 @@ def export_keras_model(
       A model from int32 `[N, L]` word ids (0 is padding) to logits `[N, classes]`; save it as any Keras model.
 
     Raises:
-      InputError: no such task, the network is no TextCNN, or FedSeIT's foreign adaptives are missing.
+      InputError: no such task, the network is no TextCNN, the vectors have another size, or FedSeIT's foreign
+        adaptives are missing.
     """
     network = work.network
     if not isinstance(network, (TextCNN, AlignedTextCNN)):
         raise errors.InputError(f"export: expected the work of a TextCNN, found {type(network).__name__}")
-    if not 0 <= task <= int(client_state["task"]):
-        raise errors.InputError(f"task: expected 0 to {int(client_state['task'])}, found {task}")
+    newest = int(client_state["task"])
+    if newest < 0:
+        raise errors.InputError("task: the client has begun no task, so there is nothing to export")
+    if not 0 <= task <= newest:
+        raise errors.InputError(f"task: expected 0 to {newest}, found {task}")
+    size = network.config.embedding_size
+    if np.ndim(vectors) != 2 or np.shape(vectors)[1] != size:
+        raise errors.InputError(f"vectors: expected float32 [V, {size}], found {np.shape(vectors)}")
     view = {name: tf.convert_to_tensor(v) for name, v in work.task_view(client_state, task).items()}
     kernels = network.kernels.split(work.evaluated_kernel(view))
     local = {name: v.numpy() for name, v in network.local.split(view["local"]).items()}
@@ -48,14 +55,13 @@ def export_keras_model(
         [k.numpy() for k in kernels.values()], [local[f"bias_{k}"] for k in network.config.kernel_sizes]
     )
     if isinstance(network, AlignedTextCNN):
-        aligned = builder.aligned(view["attention"].numpy(), _checked(foreign, work), local)
-        own = builder.dense(
-            tf.keras.layers.Concatenate()([own, aligned]),
-            local["augment_projection"],
-            local["augment_bias"],
-            "relu",
-            "augment",
-        )
+        foreign = _checked(foreign, work)
+        if len(foreign):
+            aligned = builder.aligned(view["attention"].numpy(), foreign, local)
+            own = tf.keras.layers.Concatenate()([own, aligned])
+        # With no foreign adaptives the lower half of W_c multiplies zeros and falls away.
+        augment = local["augment_projection"][: own.shape[-1]]
+        own = builder.dense(own, augment, local["augment_bias"], "relu", "augment")
     logits = builder.dense(own, local["head_kernel"], local["head_bias"], None, "head")
     return builder.finish(logits)
 
@@ -71,21 +77,20 @@ def _checked(foreign: np.ndarray | None, work: DecomposedWork) -> np.ndarray:
 class _Builder:
     """Lays the layers over one input of word ids; weights are set once the model is whole."""
 
-    def __init__(self, network, vectors: np.ndarray):
-        config = network.config
-        self._sizes, self._filters, self._layout = config.kernel_sizes, config.num_filters, network.kernels
+    def __init__(self, network: TextCNN | AlignedTextCNN, vectors: np.ndarray):
+        self._sizes, self._layout = network.config.kernel_sizes, network.kernels
         self._weights: list[tuple[tf.keras.layers.Layer, list[np.ndarray]]] = []
         self._tokens = tf.keras.Input([None], dtype=tf.int32, name="tokens")
         embedding = tf.keras.layers.Embedding(*vectors.shape, trainable=False, name="word_vectors")
         widest = max(self._sizes)
         # A document counts as at least as long as the widest filter, and what pads it is the zero vector of id 0.
-        padded = tf.pad(self._tokens, [[0, 0], [0, widest - 1]])
+        padded = tf.pad(self._tokens, [[0, 0], [0, widest]])
         self._words = embedding(padded)
         self._weights.append((embedding, [np.asarray(vectors, np.float32)]))
         self._length = tf.maximum(tf.math.count_nonzero(self._tokens, axis=1, dtype=tf.int32), widest)
         self._width = tf.shape(padded)[1]
 
-    def _pooled(self, kernel, bias, name):
+    def _pooled(self, kernel: np.ndarray, bias: np.ndarray | None, name: str) -> tf.Tensor:
         """relu(conv + bias) over the windows inside the document; it is never negative, so 0 hides the others."""
         layer = tf.keras.layers.Conv1D(
             kernel.shape[2], kernel.shape[0], activation="relu", use_bias=bias is not None, name=name
@@ -96,35 +101,41 @@ class _Builder:
         inside = tf.sequence_mask(self._length - reach, self._width - reach, dtype=tf.float32)
         return tf.keras.layers.GlobalMaxPooling1D(name=f"{name}_pool")(response * inside[:, :, tf.newaxis])
 
-    def features(self, kernels, biases):
+    def features(self, kernels: Sequence[np.ndarray], biases: Sequence[np.ndarray]) -> tf.Tensor:
         """The client's own features of all kernel sizes."""
         pooled = [self._pooled(k, b, f"conv_{size}") for k, b, size in zip(kernels, biases, self._sizes)]
         return tf.keras.layers.Concatenate()(pooled) if len(pooled) > 1 else pooled[0]
 
-    def aligned(self, attention, foreign, local):
+    def aligned(
+        self, attention: np.ndarray, foreign: np.ndarray, local: Mapping[str, np.ndarray]
+    ) -> tf.Tensor:
         """W_f over the features of all foreign adaptives (FedSeIT eq. 2 and 3)."""
+        parts = [self._layout.split(tf.constant(row)) for row in foreign]
         aligned = []
-        for index, size in enumerate(self._sizes):
-            rows = len(foreign) * self._filters
-            projection = local[f"foreign_projection_{size}"][:rows]
-            if not len(foreign):
-                aligned.append(tf.zeros_like(self._words[:, 0, :1]) * tf.zeros([1, self._filters]))
-                continue
-            pooled = []
-            for entry, row in enumerate(foreign):
-                kernel = list(self._layout.split(tf.constant(row)).values())[index].numpy()
-                pooled.append(self._pooled(attention[entry, index] * kernel, None, f"foreign_{entry}_{size}"))
-            joined = tf.keras.layers.Concatenate()(pooled) if len(pooled) > 1 else pooled[0]
-            aligned.append(self.dense(joined, projection, None, None, f"align_{size}"))
+        for index, ((name, _), size) in enumerate(zip(self._layout.parts, self._sizes)):
+            # Entry by entry side by side, as W_f has them: one layer serves them all.
+            wide = np.concatenate(
+                [attention[k, index] * part[name].numpy() for k, part in enumerate(parts)], -1
+            )
+            pooled = self._pooled(wide, None, f"foreign_{size}")
+            projection = local[f"foreign_projection_{size}"][: wide.shape[-1]]
+            aligned.append(self.dense(pooled, projection, None, None, f"align_{size}"))
         return tf.keras.layers.Concatenate()(aligned) if len(aligned) > 1 else aligned[0]
 
-    def dense(self, inputs, kernel, bias, activation, name):
+    def dense(
+        self,
+        inputs: tf.Tensor,
+        kernel: np.ndarray,
+        bias: np.ndarray | None,
+        activation: str | None,
+        name: str,
+    ) -> tf.Tensor:
         """A Dense layer with these weights."""
         layer = tf.keras.layers.Dense(kernel.shape[1], activation, use_bias=bias is not None, name=name)
         self._weights.append((layer, [kernel] if bias is None else [kernel, bias]))
         return layer(inputs)
 
-    def finish(self, logits) -> tf.keras.Model:
+    def finish(self, logits: tf.Tensor) -> tf.keras.Model:
         """The model, with all weights in place."""
         model = tf.keras.Model(self._tokens, logits)
         for layer, weights in self._weights:
