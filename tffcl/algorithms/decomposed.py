@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.aggregators import SparseMeanFactory, gated
@@ -10,6 +13,7 @@ from tffcl.client_works import DecomposedWork, Decomposition, LocalTraining
 from tffcl.finalizers import build_server_update
 from tffcl.models import AlignedTextCNN, Network, TextCNN, TextCNNConfig
 from tffcl.templates import ContinualProcess, compose_continual_process
+from tffcl.templates.compose import AggregationFactory
 
 
 def build_decomposed(
@@ -17,8 +21,8 @@ def build_decomposed(
     *,
     training: LocalTraining | None = None,
     decomposition: Decomposition | None = None,
-    aggregator=None,
-    server_optimizer=None,
+    aggregator: AggregationFactory | None = None,
+    server_optimizer: tff.learning.optimizers.Optimizer | None = None,
     seed: int = 0,
 ) -> ContinualProcess:
     """The continual process of any network whose kernels are decomposed into base, mask and adaptive.
@@ -40,7 +44,7 @@ def build_decomposed(
     return compose_continual_process(work, factory, build_server_update(work.shared_type, server_optimizer))
 
 
-def build_fedweit(config: TextCNNConfig, *, num_foreign: int, **options) -> ContinualProcess:
+def build_fedweit(config: TextCNNConfig, *, num_foreign: int, **options: Any) -> ContinualProcess:
     """FedWeIT (Yoon et al., 2021) for text: foreign adaptives are added into the kernels (FedSeIT eq. 4).
 
     Args:
@@ -51,7 +55,7 @@ def build_fedweit(config: TextCNNConfig, *, num_foreign: int, **options) -> Cont
     return build_decomposed(TextCNN(config, num_foreign), **options)
 
 
-def build_fedseit(config: TextCNNConfig, *, num_foreign: int, **options) -> ContinualProcess:
+def build_fedseit(config: TextCNNConfig, *, num_foreign: int, **options: Any) -> ContinualProcess:
     """FedSeIT (Chaudhary et al., 2022): foreign adaptives as aligned feature extractors (eq. 1-5).
 
     Which adaptives arrive is the transfer's choice (`PreviousTask`, `SIT`); DLS is `Decomposition(share_dense=True)`.
@@ -69,7 +73,7 @@ def build_fedseit(config: TextCNNConfig, *, num_foreign: int, **options) -> Cont
 
 
 def build_local(
-    config: TextCNNConfig, *, decomposition: Decomposition | None = None, **options
+    config: TextCNNConfig, *, decomposition: Decomposition | None = None, **options: Any
 ) -> ContinualProcess:
     """Every client by itself with FedWeIT's network: no base, no adaptives of others. The baseline of transfer."""
     alone = dataclasses.replace(decomposition or Decomposition(), exchange=False)

@@ -1,6 +1,7 @@
 """What clients do in a round: decomposed and plain local training."""
 
-from tffcl.client_works.decomposed import DecomposedWork, Decomposition
+from tffcl.client_works.decomposed import DecomposedWork
+from tffcl.client_works.decomposition import Decomposition
 from tffcl.client_works.export import export_keras_model
 from tffcl.client_works.optimizers import FusedAdam, LocalOptimizer
 from tffcl.client_works.plain import PlainWork

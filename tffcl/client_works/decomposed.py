@@ -7,16 +7,19 @@ the current task train together, and the entries of B that the mask lets through
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl import errors
 from tffcl.client_works import randomness
+from tffcl.client_works.decomposition import Decomposition
 from tffcl.client_works.evaluation import classification_sums, mean_cross_entropy
+from tffcl.client_works.exchange import Exchange
 from tffcl.client_works.optimizers import empty_variable
 from tffcl.client_works.outcome import all_finite, base_metrics
 from tffcl.client_works.retention import build_retention, penalty
@@ -25,50 +28,21 @@ from tffcl.layers.kernels import decomposed_kernel, foreign_sum, prune
 from tffcl.models.network import Network
 from tffcl.templates import ClientWork
 
+Tensors = Mapping[str, tf.Tensor]
+
 _CURRENT = ("mask_logits", "adaptive", "attention", "local")
 _GATES = ("mask_logits", "attention")
 
 
-@dataclasses.dataclass(frozen=True)
-class Decomposition:
-    """What the decomposed client work may be told (names and values of FedSeIT table 4 where it has them).
-
-    Attributes:
-      sparsity: lambda_1, weight of the L1 norm of sigmoid(m) and A, and the size below which A is pruned when it
-        is sent and evaluated.
-      retention: lambda_2, weight of the retroactive penalty.
-      retention_form: 'closed_form' or 'gradient' (`tffcl.client_works.retention`).
-      adaptive_factor: a task's A starts at B / adaptive_factor.
-      mask_start: sigmoid(m) at the start of a task.
-      gate_cutoff: entries of B whose sigmoid(m) is at most this are not sent (ConFedMADE table 4).
-      base_upload: 'gated' sends B where the gate is open, unscaled; 'scaled' sends B * sigmoid(m), as printed.
-      proximal: FedProx's mu on B; 0 for FedAvg.
-      share_dense: DLS, share the network's shareable local parts too.
-      exchange: False keeps the client to itself: nothing of the server enters (the baseline `local`).
-    """
-
-    sparsity: float = 1e-3
-    retention: float = 1.0
-    retention_form: str = "closed_form"
-    adaptive_factor: float = 5.0
-    mask_start: float = 0.5
-    gate_cutoff: float = 0.25
-    base_upload: str = "gated"
-    proximal: float = 0.0
-    share_dense: bool = False
-    exchange: bool = True
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.mask_start < 1.0:
-            raise errors.InputError(f"mask_start: expected a number between 0 and 1, found {self.mask_start}")
-        if self.base_upload not in ("gated", "scaled"):
-            raise errors.InputError(f"base_upload: expected 'gated' or 'scaled', found {self.base_upload!r}")
-        if self.adaptive_factor == 0:
-            raise errors.InputError("adaptive_factor: expected a number other than 0")
-
-
 class DecomposedWork(ClientWork):
-    """Client work for any `Network`, with or without foreign adaptives."""
+    """Client work for any `Network`, with or without foreign adaptives.
+
+    Args:
+      network: what the client trains.
+      training: epochs, batches, learning rate.
+      decomposition: lambda_1, lambda_2 and the other choices of the method.
+      seed: of the server's first base.
+    """
 
     def __init__(
         self, network: Network, training: LocalTraining, decomposition: Decomposition, seed: int = 0
@@ -80,154 +54,105 @@ class DecomposedWork(ClientWork):
         self._retention = build_retention(
             decomposition.retention_form, decomposition.sparsity, decomposition.retention
         )
-        self._dense = network.shareable if decomposition.share_dense else ()
+        self._exchange = Exchange(network, decomposition)
+        self._adds_foreign = network.adds_foreign and network.num_foreign > 0
         self._set_types()
 
     def _set_types(self) -> None:
-        network, f32 = self.network, np.float32
-        size, masks, local = network.kernels.size, network.kernels.mask_size, network.local.size
-        kernel, rows = tff.TensorType(f32, [size]), tff.TensorType(f32, [None, size])
-        attention = list(network.attention_shape)
-        state = OrderedDict(
-            key=tff.TensorType(np.int32, [2]),
-            task=tff.TensorType(np.int32),
-            base=kernel,
-            schedule=tff.TensorType(f32, [4]),
-            mask_logits=tff.TensorType(f32, [masks]),
-            adaptive=kernel,
-            attention=tff.TensorType(f32, attention),
-            local=tff.TensorType(f32, [local]),
-        )
-        if network.adds_foreign and network.num_foreign:
-            state["foreign"] = rows
-        state.update(
-            past_mask_logits=tff.TensorType(f32, [None, masks]),
-            past_adaptive=rows,
-            past_reference=rows,
-            past_foreign=rows if "foreign" in state else None,
-            past_attention=tff.TensorType(f32, [None, *attention]),
-            past_local=tff.TensorType(f32, [None, local]),
-        )
-        if state["past_foreign"] is None:
-            del state["past_foreign"]
-        self.state_type = state
+        network = self.network
+        self.state_type = _state_type(network, self._adds_foreign)
         past = ("past_mask_logits", "past_adaptive", "past_reference") if self._retention.in_objective else ()
-        foreign = ("foreign",) if "foreign" in state else ()
+        foreign = ("foreign",) if self._adds_foreign else ()
         self.train_reads = ("key", "task", "base", "schedule", *_CURRENT, *foreign, *past)
         self.train_writes = ("base", "schedule", *_CURRENT, *past[1:2])
         self.prepare_reads = ("key",)
-        view = ("base", *_CURRENT)
-        self.evaluate_type = OrderedDict((name, state[name]) for name in view)
-        self.evaluate_type["reference"] = rows
-        if foreign:
-            self.evaluate_type["foreign_sum"] = kernel
+        self.evaluate_type = OrderedDict((name, self.state_type[name]) for name in ("base", *_CURRENT))
+        self.evaluate_type["reference"] = self.state_type["past_reference"]
+        if self._adds_foreign:
+            self.evaluate_type["foreign_sum"] = self.state_type["base"]
         self.context_type, self.example_type = network.context_type, network.example_type
         self.prepared_type = network.prepared_type
-        self.shared_size = size + sum(_size_of(network.local, name) for name in self._dense)
-        self.shared_type = tff.TensorType(f32, [self.shared_size])
-        self.knowledge_size, self.num_foreign = size, network.num_foreign
+        self.shared_size = self._exchange.size
+        self.shared_type = tff.TensorType(np.float32, [self.shared_size])
+        self.knowledge_size, self.num_foreign = network.kernels.size, network.num_foreign
         self.max_classes = network.max_classes
 
     # -- the server's value, and a client's first state ------------------------------------------------------
 
-    def initialize_shared(self):
+    def initialize_shared(self) -> tf.Tensor:
         """B drawn once from the seed; with DLS also the first dense parameters."""
         key = randomness.root_key(self._seed)
         base = self.network.initial_kernels(randomness.fold(key, randomness.BASE))
         dense = self.network.initial_local(randomness.fold(key, randomness.LOCAL))
-        return self._join_shared(base, dense)
+        return self._exchange.join(base, dense)
 
-    def initialize_client(self, shared, key):
-        size = self.network.kernels.size
-        state = {name: tf.zeros(_zeros_shape(kind), kind.dtype) for name, kind in self.state_type.items()}
-        state.update(
-            key=key, task=tf.constant(-1), base=shared[:size], schedule=self.training.fresh_schedule()
-        )
+    def initialize_client(self, shared: tf.Tensor, key: tf.Tensor) -> Tensors:
+        state = {
+            name: tf.zeros([axis or 0 for axis in kind.shape], kind.dtype)
+            for name, kind in self.state_type.items()
+        }
+        base = shared[: self.network.kernels.size]
+        state.update(key=key, task=tf.constant(-1), base=base, schedule=self.training.fresh_schedule())
         return state
-
-    def _join_shared(self, base, local):
-        parts = self.network.local.split(local)
-        return tf.concat([base, *[tf.reshape(parts[name], [-1]) for name in self._dense]], 0)
-
-    def _with_shared_dense(self, local, shared):
-        """Local parameters with the shared ones (DLS) in their place."""
-        if not self._dense:
-            return local
-        parts, start = self.network.local.split(local), self.network.kernels.size
-        for name in self._dense:
-            size = _size_of(self.network.local, name)
-            parts[name] = shared[start : start + size]
-            start += size
-        return self.network.local.join(parts)
-
-    def _incoming_base(self, base, shared):
-        """B takes the non-zero entries of the server's base and keeps its own elsewhere (section 2.2)."""
-        if not self.options.exchange:
-            return base
-        theirs = shared[: self.network.kernels.size]
-        return tf.where(tf.not_equal(theirs, 0.0), theirs, base)
 
     # -- task borders ----------------------------------------------------------------------------------------
 
-    def begin_task(self, state, shared, foreign):
+    def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
         options, network = self.options, self.network
         task = state["task"] + 1
         key = randomness.fold(state["key"], task)
-        reference = self._past_kernels(state)
-        base = self._incoming_base(state["base"], shared)
-        logit = tf.math.log(options.mask_start / (1.0 - options.mask_start))
+        base = self._exchange.base_in(state["base"], shared)
+        logit = math.log(options.mask_start / (1.0 - options.mask_start))
         local = network.initial_local(randomness.fold(key, randomness.LOCAL))
+        past = self._past_adaptives(state)
         new = dict(
             state,
             task=task,
             schedule=self.training.fresh_schedule(),
-            mask_logits=tf.fill([network.kernels.mask_size], tf.cast(logit, tf.float32)),
+            mask_logits=tf.fill([network.kernels.mask_size], tf.constant(logit, tf.float32)),
             adaptive=base / options.adaptive_factor,
             attention=network.initial_attention(randomness.fold(key, randomness.ATTENTION)),
-            local=self._with_shared_dense(local, shared),
-            past_adaptive=self._past_adaptives(state),
-            past_reference=reference,
+            local=self._exchange.local_in(local, shared),
+            past_adaptive=past,
+            # kernel_i* for the task that begins: what past kernels are now, before the server's base comes in.
+            past_reference=decomposed_kernel(network.kernels, state["base"], state["past_mask_logits"], past),
         )
-        if "foreign" in state:
+        if self._adds_foreign:
             new["foreign"] = foreign
         return new
 
-    def _past_adaptives(self, state):
-        return self._retention.past_adaptives(
-            self.network.kernels,
-            state["base"],
-            state["past_mask_logits"],
-            state["past_adaptive"],
-            state["past_reference"],
-        )
+    def _past_adaptives(self, state: Tensors) -> tf.Tensor:
+        names = ("base", "past_mask_logits", "past_adaptive", "past_reference")
+        return self._retention.past_adaptives(self.network.kernels, *[state[name] for name in names])
 
-    def _past_kernels(self, state):
-        """kernel_i* for the task that begins: what the past kernels are now, before the server's base comes in."""
-        adaptive = self._past_adaptives(state)
-        return decomposed_kernel(self.network.kernels, state["base"], state["past_mask_logits"], adaptive)
-
-    def end_task(self, state, data):
-        del data
+    def end_task(self, state: Tensors, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
+        """The task's parameters become rows of the past; a client without examples has learned nothing to send."""
         layout = self.network.kernels
-        new = dict(state)
-        kernel = decomposed_kernel(layout, state["base"], state["mask_logits"], state["adaptive"])
         ended = {f"past_{name}": state[name] for name in _CURRENT}
-        ended["past_reference"] = kernel
-        if "foreign" in state:
+        ended["past_reference"] = decomposed_kernel(
+            layout, state["base"], state["mask_logits"], state["adaptive"]
+        )
+        if self._adds_foreign:
             ended["past_foreign"] = self._foreign_sum(state["attention"], state["foreign"])
+        new = dict(state)
         for name, row in ended.items():
             new[name] = tf.concat([state[name], row[None]], 0)
-        return new, OrderedDict(knowledge=prune(state["adaptive"], self.options.sparsity))
+        learned = tf.where(
+            num_examples(data["train"]) > 0, prune(state["adaptive"], self.options.sparsity), 0.0
+        )
+        return new, OrderedDict(knowledge=learned)
 
-    def prepare(self, state, foreign, context, examples):
+    def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         return self.network.prepare(foreign, context, examples)
 
     # -- one round -------------------------------------------------------------------------------------------
 
-    def train(self, state, shared, data, round_num):
+    def train(
+        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
+    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
         return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
 
-    def trainer(self):
+    def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
         """Allocates the variables of local training and returns the compiled round, `train` without its types."""
         names = ["base", *_CURRENT] + (["past_adaptive"] if self._retention.in_objective else [])
         variables = {name: empty_variable(self.state_type[name].shape) for name in names}
@@ -238,23 +163,33 @@ class DecomposedWork(ClientWork):
         )
 
         @tf.function(autograph=False, reduce_retracing=True)
-        def run(state, shared, data, round_num):
+        def run(
+            state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
+        ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
             return self._train(loop, variables, state, shared, data, round_num)
 
         return run
 
-    def _train(self, loop, variables, state, shared, data, round_num):
+    def _train(
+        self,
+        loop: TrainingLoop,
+        variables: Mapping[str, tf.Variable],
+        state: Tensors,
+        shared: tf.Tensor,
+        data: Mapping[str, Any],
+        round_num: tf.Tensor,
+    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
         for name, variable in variables.items():
             variable.assign(state[name])
-        incoming = self._incoming_base(state["base"], shared)
+        incoming = self._exchange.base_in(state["base"], shared)
         variables["base"].assign(incoming)
-        variables["local"].assign(self._with_shared_dense(state["local"], shared))
+        variables["local"].assign(self._exchange.local_in(state["local"], shared))
         key = randomness.fold(randomness.fold(state["key"], state["task"]), randomness.ROUNDS + round_num)
 
-        def loss_fn(batch, step_key):
+        def loss_fn(batch: Tensors, step_key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return self._objective(variables, state, incoming, data["context"], batch, step_key)
 
-        def validation_fn():
+        def validation_fn() -> tf.Tensor:
             return self._validation_loss(variables, state, data)
 
         schedule, metrics = loop.run(loss_fn, validation_fn, data["train"], state["schedule"], key)
@@ -262,7 +197,15 @@ class DecomposedWork(ClientWork):
         changed["schedule"] = schedule
         return self._outcome(changed, state, shared, data, metrics)
 
-    def _objective(self, variables, state, incoming, context, batch, key):
+    def _objective(
+        self,
+        variables: Mapping[str, tf.Variable],
+        state: Tensors,
+        incoming: tf.Tensor,
+        context: Tensors,
+        batch: Tensors,
+        key: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """FedSeIT eq. 5 on one batch: (objective, cross-entropy)."""
         options, layout = self.options, self.network.kernels
         values = {name: variable.read_value() for name, variable in variables.items()}
@@ -279,107 +222,123 @@ class DecomposedWork(ClientWork):
             objective += options.retention * drift + options.sparsity * tf.reduce_sum(tf.abs(past))
         return objective, task_loss
 
-    def _kernel(self, values, state):
+    def _kernel(self, values: Tensors, state: Tensors) -> tf.Tensor:
         layout = self.network.kernels
         kernel = decomposed_kernel(layout, values["base"], values["mask_logits"], values["adaptive"])
-        if "foreign" in state:
+        if self._adds_foreign:
             kernel += self._foreign_sum(values["attention"], state["foreign"])
         return kernel
 
-    def _foreign_sum(self, attention, foreign):
+    def _foreign_sum(self, attention: tf.Tensor, foreign: tf.Tensor) -> tf.Tensor:
         return foreign_sum(self.network.kernels, attention[: tf.shape(foreign)[0]], foreign)
 
-    def _logits(self, values, state, context, examples, key):
+    def _logits(
+        self, values: Tensors, state: Tensors, context: Tensors, examples: Tensors, key: tf.Tensor | None
+    ) -> tf.Tensor:
         kernel = self._kernel(values, state)
         return self.network.logits(kernel, values["local"], values["attention"], context, examples, key)
 
-    def _validation_loss(self, variables, state, data):
+    def _sums(
+        self, kernel: tf.Tensor, values: Tensors, context: Tensors, examples: Tensors
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        def scores(batch: Tensors) -> tf.Tensor:
+            return self.network.logits(kernel, values["local"], values["attention"], context, batch, None)
+
+        return classification_sums(scores, examples)
+
+    def _validation_loss(
+        self, variables: Mapping[str, tf.Variable], state: Tensors, data: Mapping[str, Any]
+    ) -> tf.Tensor:
         values = {name: variable.read_value() for name, variable in variables.items()}
         kernel = self._kernel(values, state)
-
-        def scores(batch):
-            return self.network.logits(
-                kernel, values["local"], values["attention"], data["context"], batch, None
-            )
-
-        count, loss, _ = classification_sums(scores, data["validation"])
+        count, loss, _ = self._sums(kernel, values, data["context"], data["validation"])
         return loss / count
 
-    def _outcome(self, changed, state, shared, data, metrics):
+    def _outcome(
+        self,
+        changed: Tensors,
+        state: Tensors,
+        shared: tf.Tensor,
+        data: Mapping[str, Any],
+        metrics: OrderedDict,
+    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
         """Leaves a client out that has no data or whose parameters are not finite."""
+        examples = num_examples(data["train"])
         finite = all_finite(value for name, value in changed.items() if name != "schedule")
-        present = tf.logical_and(finite, num_examples(data["train"]) > 0)
+        present = tf.logical_and(finite, examples > 0)
         kept = {name: tf.where(present, value, state[name]) for name, value in changed.items()}
-        upload, sent = self._upload(changed, shared)
+        upload, sent = self._exchange.outgoing(
+            changed["base"], changed["mask_logits"], changed["local"], shared
+        )
         sent = tf.logical_and(sent, present)
         delta = tf.where(sent, upload - shared, 0.0)
-        weight = tf.where(present, tf.cast(num_examples(data["train"]), tf.float32), 0.0)
+        weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)
         metrics = base_metrics(metrics, sent, finite, kept["schedule"])
-        metrics["open_gates"] = tf.reduce_mean(tf.cast(self._gate(kept["mask_logits"]), tf.float32))
+        metrics["open_gates"] = tf.reduce_mean(tf.cast(self._exchange.gate(kept["mask_logits"]), tf.float32))
         return kept, OrderedDict(delta=delta, sent=sent), weight, metrics
-
-    def _gate(self, mask_logits):
-        return tf.sigmoid(mask_logits) > self.options.gate_cutoff
-
-    def _upload(self, changed, shared):
-        """The base as it is sent, and which entries are: bool `[shared_size]`."""
-        layout = self.network.kernels
-        if not self.options.exchange:
-            return shared, tf.zeros([self.shared_size], tf.bool)
-        base = changed["base"]
-        if self.options.base_upload == "scaled":
-            base = base * layout.spread(tf.sigmoid(changed["mask_logits"]))
-            sent = tf.ones([layout.size], tf.bool)
-        else:
-            sent = layout.spread(tf.cast(self._gate(changed["mask_logits"]), tf.float32)) > 0.5
-        dense = tf.ones([self.shared_size - layout.size], tf.bool)
-        return self._join_shared(base, changed["local"]), tf.concat([sent, dense], 0)
 
     # -- evaluation ------------------------------------------------------------------------------------------
 
-    def task_view(self, state, task):
+    def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
         past = len(state["past_local"])
         view = OrderedDict(base=state["base"])
         for name in _CURRENT:
             view[name] = state[f"past_{name}"][task] if task < past else state[name]
         view["reference"] = state["past_reference"][task : task + 1]
-        if "foreign_sum" in self.evaluate_type:
+        if self._adds_foreign:
             view["foreign_sum"] = self._viewed_foreign_sum(state, task, past)
         return view
 
-    def _viewed_foreign_sum(self, state, task, past):
+    def _viewed_foreign_sum(self, state: Mapping[str, Any], task: int, past: int) -> np.ndarray:
         if task < past:
             return state["past_foreign"][task]
         attention = tf.convert_to_tensor(state["attention"])
         return self._foreign_sum(attention, tf.convert_to_tensor(state["foreign"])).numpy()
 
-    def evaluate(self, view, shared, context, examples):
+    def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """Cross-entropy and accuracy of one task with its own mask, adaptive, attention and local parameters."""
-        del shared
-        kernel = self.evaluated_kernel(view)
-
-        def scores(batch):
-            return self.network.logits(kernel, view["local"], view["attention"], context, batch, None)
-
-        count, loss, correct = classification_sums(scores, examples)
+        count, loss, correct = self._sums(self.evaluated_kernel(view), view, context, examples)
         return OrderedDict(count=count, loss=loss, correct=correct)
 
-    def evaluated_kernel(self, view):
-        """The kernel with A pruned, float32 `[size]`; `reference` has a row for a past task and none for the current one."""
+    def evaluated_kernel(self, view: Tensors) -> tf.Tensor:
+        """The kernel with A pruned, float32 `[size]`; `reference` has a row for a past task, none for the current."""
         layout, base, masks = self.network.kernels, view["base"], view["mask_logits"]
-
         adaptive = view["adaptive"][None]
         solved = self._retention.past_adaptives(layout, base, masks[None], adaptive, view["reference"])
+        if self._retention.in_objective:  # the closed form is sparse as it is: pruning it would be drift
+            solved = prune(solved, self.options.sparsity)
         # The first row is the past task's where there is one: no branch, whose untaken side would see no rows.
-        adaptive = tf.concat([solved[: tf.shape(view["reference"])[0]], adaptive], 0)[0]
-        kernel = decomposed_kernel(layout, base, masks, prune(adaptive, self.options.sparsity))
-        return kernel + view["foreign_sum"] if "foreign_sum" in view else kernel
+        current = prune(adaptive, self.options.sparsity)
+        adaptive = tf.concat([solved[: tf.shape(view["reference"])[0]], current], 0)[0]
+        kernel = decomposed_kernel(layout, base, masks, adaptive)
+        return kernel + view["foreign_sum"] if self._adds_foreign else kernel
 
 
-def _size_of(layout, name: str) -> int:
-    part = layout.slice_of(name)
-    return part.stop - part.start
+def _state_type(network: Network, adds_foreign: bool) -> OrderedDict:
+    """Everything that a client keeps; rows of `past_...` are tasks."""
 
+    def floats(*shape: int | None) -> tff.TensorType:
+        return tff.TensorType(np.float32, shape)
 
-def _zeros_shape(kind: tff.TensorType) -> list[int]:
-    return [axis or 0 for axis in kind.shape]
+    size, masks, local = network.kernels.size, network.kernels.mask_size, network.local.size
+    state = OrderedDict(
+        key=tff.TensorType(np.int32, [2]),
+        task=tff.TensorType(np.int32),
+        base=floats(size),
+        schedule=floats(4),
+        mask_logits=floats(masks),
+        adaptive=floats(size),
+        attention=floats(*network.attention_shape),
+        local=floats(local),
+    )
+    if adds_foreign:
+        state["foreign"] = floats(None, size)
+    state.update(
+        past_mask_logits=floats(None, masks),
+        past_adaptive=floats(None, size),
+        past_reference=floats(None, size),
+    )
+    if adds_foreign:
+        state["past_foreign"] = floats(None, size)
+    state.update(past_attention=floats(None, *network.attention_shape), past_local=floats(None, local))
+    return state

@@ -27,7 +27,7 @@ def classification_sums(
       batch_size: examples at a time.
     """
 
-    def one_batch(batch):
+    def one_batch(batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         logits, labels = scores(batch), batch["label"]
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)

@@ -9,6 +9,7 @@ parameters; `FusedAdam` makes the same update with one kernel a variable. Any ot
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,14 @@ class LocalOptimizer(abc.ABC):
         """The state before the first step of a round (a nest of tensors)."""
 
     @abc.abstractmethod
-    def step(self, slots, state, variables, gradients, learning_rate: tf.Tensor) -> Any:
+    def step(
+        self,
+        slots: Any,
+        state: Any,
+        variables: Sequence[tf.Variable],
+        gradients: Sequence[tf.Tensor],
+        learning_rate: tf.Tensor,
+    ) -> Any:
         """Applies one step with the given learning rate (float32 scalar) and returns the next state."""
 
 
@@ -46,16 +54,23 @@ class FusedAdam(LocalOptimizer):
     def __init__(self, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7):
         self._beta_1, self._beta_2, self._epsilon = beta_1, beta_2, epsilon
 
-    def allocate(self, variables):
+    def allocate(self, variables: Sequence[tf.Variable]) -> Any:
         return [(_like(v), _like(v)) for v in variables]
 
-    def begin(self, slots, variables):
+    def begin(self, slots: Any, variables: Sequence[tf.Variable]) -> Any:
         for (first, second), variable in zip(slots, variables):
             first.assign(tf.zeros_like(variable))
             second.assign(tf.zeros_like(variable))
         return tf.constant(1.0), tf.constant(1.0)
 
-    def step(self, slots, state, variables, gradients, learning_rate):
+    def step(
+        self,
+        slots: Any,
+        state: Any,
+        variables: Sequence[tf.Variable],
+        gradients: Sequence[tf.Tensor],
+        learning_rate: tf.Tensor,
+    ) -> Any:
         power_1, power_2 = state[0] * self._beta_1, state[1] * self._beta_2
         for (first, second), variable, gradient in zip(slots, variables, gradients):
             tf.raw_ops.ResourceApplyAdam(
@@ -73,6 +88,14 @@ class FusedAdam(LocalOptimizer):
         return power_1, power_2
 
 
+@dataclasses.dataclass(frozen=True)
+class _Spec:
+    """What an optimizer allocates by: as `tf.TensorSpec`, with the shape that a variable has when it runs."""
+
+    shape: tf.Tensor
+    dtype: tf.DType
+
+
 class TffOptimizer(LocalOptimizer):
     """Any `tff.learning.optimizers.Optimizer` whose learning rate is a hyperparameter of its state."""
 
@@ -83,14 +106,20 @@ class TffOptimizer(LocalOptimizer):
             )
         self._optimizer = optimizer
 
-    def allocate(self, variables):
+    def allocate(self, variables: Sequence[tf.Variable]) -> Any:
         return None
 
-    def begin(self, slots, variables):
-        # Specs must have static shapes only where the optimizer allocates by them: real values serve all ranks.
-        return self._optimizer.initialize([tf.TensorSpec(v.shape, v.dtype) for v in variables])
+    def begin(self, slots: Any, variables: Sequence[tf.Variable]) -> Any:
+        return self._optimizer.initialize([_Spec(tf.shape(v), v.dtype) for v in variables])
 
-    def step(self, slots, state, variables, gradients, learning_rate):
+    def step(
+        self,
+        slots: Any,
+        state: Any,
+        variables: Sequence[tf.Variable],
+        gradients: Sequence[tf.Tensor],
+        learning_rate: tf.Tensor,
+    ) -> Any:
         state = self._optimizer.set_hparams(state, {"learning_rate": learning_rate})
         weights = [v.read_value() for v in variables]
         state, weights = self._optimizer.next(state, weights, list(gradients))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +18,8 @@ from tffcl.client_works.outcome import all_finite, base_metrics
 from tffcl.client_works.training import LocalTraining, ParameterGroup, TrainingLoop, num_examples
 from tffcl.models.network import Network
 from tffcl.templates import ClientWork
+
+Tensors = Mapping[str, tf.Tensor]
 
 
 class PlainWork(ClientWork):
@@ -58,76 +62,95 @@ class PlainWork(ClientWork):
         self.shared_type = tff.TensorType(np.float32, [network.kernels.size])
         self.knowledge_size, self.num_foreign, self.max_classes = 0, 0, network.max_classes
 
-    def initialize_shared(self):
+    def initialize_shared(self) -> tf.Tensor:
         return self.network.initial_kernels(randomness.fold(randomness.root_key(self._seed), randomness.BASE))
 
-    def initialize_client(self, shared, key):
+    def initialize_client(self, shared: tf.Tensor, key: tf.Tensor) -> Tensors:
         size = self.network.local.size
-        return dict(
-            key=key,
-            task=tf.constant(-1),
-            schedule=self.training.fresh_schedule(),
-            local=tf.zeros([size]),
-            past_local=tf.zeros([0, size]),
-        )
+        return {
+            "key": key,
+            "task": tf.constant(-1),
+            "schedule": self.training.fresh_schedule(),
+            "local": tf.zeros([size]),
+            "past_local": tf.zeros([0, size]),
+        }
 
-    def begin_task(self, state, shared, foreign):
+    def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
         task = state["task"] + 1
         key = randomness.fold(randomness.fold(state["key"], task), randomness.LOCAL)
         local = self.network.initial_local(key)
         return dict(state, task=task, schedule=self.training.fresh_schedule(), local=local)
 
-    def end_task(self, state, data):
+    def end_task(self, state: Tensors, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
         past = tf.concat([state["past_local"], state["local"][None]], 0)
         return dict(state, past_local=past), OrderedDict(knowledge=tf.zeros([0]))
 
-    def prepare(self, state, foreign, context, examples):
+    def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         return self.network.prepare(foreign, context, examples)
 
-    def train(self, state, shared, data, round_num):
+    def train(
+        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
+    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
         return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
 
-    def trainer(self):
+    def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
         """Allocates the variables of local training and returns the compiled round, `train` without its types."""
         base, local = empty_variable([self.network.kernels.size]), empty_variable([self.network.local.size])
         loop = TrainingLoop(self.training, [ParameterGroup([base, local])])
 
         @tf.function(autograph=False, reduce_retracing=True)
-        def run(state, shared, data, round_num):
+        def run(
+            state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
+        ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
             base.assign(shared)
             local.assign(state["local"])
             key = randomness.fold(randomness.fold(state["key"], state["task"]), randomness.ROUNDS + round_num)
 
-            def loss_fn(batch, step_key):
+            def loss_fn(batch: Tensors, step_key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 kernels = base.read_value()
                 logits = self._logits(kernels, local.read_value(), data["context"], batch, step_key)
                 loss = mean_cross_entropy(logits, batch["label"])
                 drift = tf.reduce_sum(tf.square(kernels - shared)) if self._proximal else 0.0
                 return loss + 0.5 * self._proximal * drift, loss
 
-            def validation_fn():
+            def validation_fn() -> tf.Tensor:
                 sums = self._sums(base.read_value(), local.read_value(), data["context"], data["validation"])
                 return sums["loss"] / sums["count"]
 
             schedule, metrics = loop.run(loss_fn, validation_fn, data["train"], state["schedule"], key)
-            trained = dict(local=local.read_value(), schedule=schedule)
+            trained = {"local": local.read_value(), "schedule": schedule}
             return self._outcome(base.read_value(), trained, state, shared, data, metrics)
 
         return run
 
-    def _logits(self, kernels, local, context, examples, key):
+    def _logits(
+        self,
+        kernels: tf.Tensor,
+        local: tf.Tensor,
+        context: Tensors,
+        examples: Tensors,
+        key: tf.Tensor | None,
+    ) -> tf.Tensor:
         return self.network.logits(kernels, local, self._attention(), context, examples, key)
 
-    def _attention(self):
+    def _attention(self) -> tf.Tensor:
         return tf.zeros(self.network.attention_shape)
 
-    def _sums(self, kernels, local, context, examples):
+    def _sums(self, kernels: tf.Tensor, local: tf.Tensor, context: Tensors, examples: Tensors) -> OrderedDict:
         count, loss, correct = classification_sums(
             lambda batch: self._logits(kernels, local, context, batch, None), examples
         )
         return OrderedDict(count=count, loss=loss, correct=correct)
 
-    def _outcome(self, base, trained, state, shared, data, metrics):
+    def _outcome(
+        self,
+        base: tf.Tensor,
+        trained: Tensors,
+        state: Tensors,
+        shared: tf.Tensor,
+        data: Mapping[str, Any],
+        metrics: OrderedDict,
+    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
         finite = all_finite([base, trained["local"]])
         examples = num_examples(data["train"])
         present = tf.logical_and(finite, examples > 0)
@@ -137,10 +160,10 @@ class PlainWork(ClientWork):
         weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)
         return kept, update, weight, base_metrics(metrics, sent, finite, kept["schedule"])
 
-    def task_view(self, state, task):
+    def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
         past = len(state["past_local"])
         return OrderedDict(local=state["past_local"][task] if task < past else state["local"])
 
-    def evaluate(self, view, shared, context, examples):
+    def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """Cross-entropy and accuracy of one task: the server's newest kernels, the task's own local parameters."""
         return self._sums(shared, view["local"], context, examples)

@@ -17,6 +17,6 @@ def root_key(seed: int) -> tf.Tensor:
     return tf.constant([seed & 0x7FFFFFFF, (seed >> 31) & 0x7FFFFFFF], tf.int32)
 
 
-def fold(key: tf.Tensor, data) -> tf.Tensor:
+def fold(key: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
     """A key that depends on `key` and on the int32 scalar `data`."""
     return tf.random.experimental.stateless_fold_in(key, data)

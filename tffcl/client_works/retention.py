@@ -37,7 +37,14 @@ class Retention(abc.ABC):
     in_objective: bool
 
     @abc.abstractmethod
-    def past_adaptives(self, layout, base, mask_logits, adaptive, reference) -> tf.Tensor:
+    def past_adaptives(
+        self,
+        layout: KernelLayout,
+        base: tf.Tensor,
+        mask_logits: tf.Tensor,
+        adaptive: tf.Tensor,
+        reference: tf.Tensor,
+    ) -> tf.Tensor:
         """A_i as it stands, float32 `[T, size]`.
 
         Args:
@@ -54,7 +61,14 @@ class Gradient(Retention):
 
     in_objective = True
 
-    def past_adaptives(self, layout, base, mask_logits, adaptive, reference):
+    def past_adaptives(
+        self,
+        layout: KernelLayout,
+        base: tf.Tensor,
+        mask_logits: tf.Tensor,
+        adaptive: tf.Tensor,
+        reference: tf.Tensor,
+    ) -> tf.Tensor:
         del layout, base, mask_logits, reference
         return adaptive
 
@@ -64,16 +78,26 @@ class ClosedForm(Retention):
 
     Args:
       sparsity: lambda_1, at least 0; with 0 nothing is forgotten at all.
-      retention: lambda_2; 0 gives past tasks up to the pull of lambda_1.
+      retention: lambda_2; 0 gives past tasks up to the pull of lambda_1, which leaves nothing of A_i. With both
+        0 nothing pulls, and A_i stays as it is.
     """
 
     in_objective = False
 
     def __init__(self, sparsity: float, retention: float):
+        self._free = not sparsity and not retention
         self._threshold = sparsity / (2.0 * retention) if retention else float("inf")
 
-    def past_adaptives(self, layout, base, mask_logits, adaptive, reference):
-        del adaptive
+    def past_adaptives(
+        self,
+        layout: KernelLayout,
+        base: tf.Tensor,
+        mask_logits: tf.Tensor,
+        adaptive: tf.Tensor,
+        reference: tf.Tensor,
+    ) -> tf.Tensor:
+        if self._free:
+            return adaptive
         return soft_threshold(reference - decomposed_kernel(layout, base, mask_logits, 0.0), self._threshold)
 
 

@@ -105,10 +105,12 @@ class TrainingLoop:
         )
         epochs = tf.where(count > 0, self._config.num_epochs, 0)
 
-        def keep_on(epoch, running, *_):
+        def keep_on(epoch: tf.Tensor, running: tf.Tensor, *_: Any) -> tf.Tensor:
             return tf.logical_and(epoch < epochs, running)
 
-        def one_epoch(epoch, _, schedule, states, loss, validation):
+        def one_epoch(
+            epoch: tf.Tensor, _: tf.Tensor, schedule: tf.Tensor, states: Any, loss: Any, validation: Any
+        ) -> tuple:
             epoch_key = tf.random.experimental.stateless_fold_in(key, epoch)
             states, loss = self._epoch(loss_fn, examples, count, steps, states, schedule[0], epoch_key)
             validation = validation_fn()
@@ -121,11 +123,21 @@ class TrainingLoop:
         metrics = OrderedDict(loss=loss, validation_loss=validation, epochs=epoch, examples=count)
         return schedule, metrics
 
-    def _epoch(self, loss_fn, examples, count, steps, states, learning_rate, key):
+    def _epoch(
+        self,
+        loss_fn: LossFn,
+        examples: Mapping[str, tf.Tensor],
+        count: tf.Tensor,
+        steps: tf.Tensor,
+        states: Any,
+        learning_rate: tf.Tensor,
+        key: tf.Tensor,
+    ) -> tuple[Any, tf.Tensor]:
+        """One pass over the examples in a new order: the optimizer's states, and the mean task loss."""
         order = tf.random.experimental.stateless_shuffle(tf.range(count), key)
         size = self._config.batch_size
 
-        def one_step(step, states, total):
+        def one_step(step: tf.Tensor, states: Any, total: tf.Tensor) -> tuple[tf.Tensor, Any, tf.Tensor]:
             rows = order[step * size : (step + 1) * size]
             batch = {name: tf.gather(values, rows) for name, values in examples.items()}
             step_key = tf.random.experimental.stateless_fold_in(key, step + 1)
@@ -143,7 +155,9 @@ class TrainingLoop:
         _, states, total = tf.while_loop(lambda step, *_: step < steps, one_step, start)
         return states, total / tf.cast(count, tf.float32)
 
-    def _apply(self, states, gradients, learning_rate):
+    def _apply(
+        self, states: Any, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor
+    ) -> tuple[Any, ...]:
         new_states, start = [], 0
         for group, slots, state in zip(self._groups, self._slots, states):
             own = gradients[start : start + len(group.variables)]
@@ -152,7 +166,7 @@ class TrainingLoop:
             new_states.append(self._optimizer.step(slots, state, group.variables, own, rate))
         return tuple(new_states)
 
-    def _reschedule(self, schedule, validation):
+    def _reschedule(self, schedule: tf.Tensor, validation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Divides the learning rate when patience runs out; says whether the round goes on."""
         rate, best, waited, decays = tf.unstack(schedule)
         if not self._config.patience:
@@ -184,7 +198,7 @@ def in_batches(
     """Sums a function's scalar float32 `outputs` over consecutive batches, in bounded memory."""
     count = num_examples(examples)
 
-    def one_batch(start, *totals):
+    def one_batch(start: tf.Tensor, *totals: tf.Tensor) -> tuple[tf.Tensor, ...]:
         batch = {name: values[start : start + batch_size] for name, values in examples.items()}
         return (start + batch_size, *[t + v for t, v in zip(totals, function(batch))])
 

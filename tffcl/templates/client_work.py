@@ -66,7 +66,9 @@ class ClientWork(abc.ABC):
         return examples
 
     @abc.abstractmethod
-    def train(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor):
+    def train(
+        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
+    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
         """One round at one client.
 
         Args:

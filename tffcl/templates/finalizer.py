@@ -23,4 +23,6 @@ class FinalizerProcess(tff.templates.MeasuredProcess):
             )
         shared, result = parameter[1], next_fn.type_signature.result.result
         if not shared.is_assignable_from(result):
-            raise errors.ContractError(f"finalizer: next should return {shared} as it took it, found {result}")
+            raise errors.ContractError(
+                f"finalizer: next should return {shared} as it took it, found {result}"
+            )
