@@ -15,6 +15,9 @@ _QUIET_ENVIRONMENT = {
     "ABSL_MIN_LOG_LEVEL": "3",
 }
 
+# Libraries beneath us that warn about their own dependencies, or about Python's age.
+_NOISY_MODULES = (r"tensorflow", r"tensorflow_federated", r"keras", r"jax", r"google\.")
+
 
 def quiet_logs() -> None:
     """Silences TensorFlow, gRPC and absl; variables that the user has set win.
@@ -25,6 +28,7 @@ def quiet_logs() -> None:
         os.environ.setdefault(name, value)
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings(
-        "ignore", category=DeprecationWarning, module=r"(tensorflow|keras|jax|tensorflow_federated)\b"
-    )
+    for pattern in _NOISY_MODULES:
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.filterwarnings("ignore", category=category, module=pattern)
+    warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
