@@ -41,9 +41,7 @@ def _words():
 
 
 def _recurrent():
-    return keras.Sequential(
-        [keras.Input([6, 5]), layers.Dense(4), layers.SimpleRNN(3), layers.Dense(3)]
-    )
+    return keras.Sequential([keras.Input([6, 5]), layers.Dense(4), layers.SimpleRNN(3), layers.Dense(3)])
 
 
 def _shared_twice():

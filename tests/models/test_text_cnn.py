@@ -10,7 +10,7 @@ from tffcl import errors
 from tffcl.models import AlignedTextCNN, TextCNN, TextCNNConfig
 
 D, F, C, V, PLACES = 5, 3, 4, 9, 3
-CONFIG = TextCNNConfig(embedding_size=D, max_classes=C, kernel_sizes=(2, 3), num_filters=F)
+CONFIG = TextCNNConfig(embedding_size=D, max_classes=C, kernel_sizes=(2, 3), num_filters=F, base_scale=1.0)
 TOKENS = np.array(
     [[2, 3, 4, 5, 6], [7, 0, 0, 0, 0], [0, 0, 0, 0, 0], [8, 7, 6, 0, 0], [3, 1, 3, 1, 3]], np.int32
 )

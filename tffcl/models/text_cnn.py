@@ -26,8 +26,8 @@ class TextCNNConfig:
       kernel_sizes: words that a filter spans, F in the paper.
       num_filters: filters of each kernel size.
       dropout: share of features dropped before the head.
-      base_scale: width of the base's first values, in units of Glorot's. A small one leaves room to the adaptives, which start at a
-        share of it and are what keeps tasks apart: worth 4 to 6 points of TTA on TREC6 at the paper's settings.
+      base_scale: width of the base's first values, in units of Glorot's. A small one leaves room to the adaptives,
+        which start at a share of it and are what keeps tasks apart: worth 4 to 6 points of TTA on TREC6 at the paper's settings.
       attention_scale: the first attention is uniform in [1 - s, 1 + s] (FedSeIT) or [-s, s] (FedWeIT).
     """
 
