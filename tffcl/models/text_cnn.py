@@ -27,7 +27,8 @@ class TextCNNConfig:
       num_filters: filters of each kernel size.
       dropout: share of features dropped before the head.
       base_scale: width of the base's first values, in units of Glorot's. A small one leaves room to the adaptives,
-        which start at a share of it and are what keeps tasks apart: worth 4 to 6 points of TTA on TREC6 at the paper's settings.
+        which start at a share of it and are what keeps tasks apart: worth 4 to 6 points of TTA on TREC6
+        at the paper's settings.
       attention_scale: the first attention is uniform in [1 - s, 1 + s] (FedSeIT) or [-s, s] (FedWeIT).
     """
 
