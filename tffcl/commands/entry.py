@@ -41,8 +41,10 @@ def _fail(name: str, message: str) -> None:
 
 
 def _show_warnings(name: str) -> None:
+    logger = logging.getLogger("tffcl")
+    if logger.handlers:
+        return
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"{name}: %(levelname)s: %(message)s"))
-    logger = logging.getLogger("tffcl")
     logger.addHandler(handler)
     logger.propagate = False

@@ -129,7 +129,7 @@ def config_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> Opti
     >>> config_difference({"num_rounds": 3, "seed": 1}, {"num_rounds": 10, "seed": 1})
     'num_rounds is 3 there and 10 here'
     """
-    for key in sorted({*there, *here}):
+    for key in {**here, **there}:
         old, new = there.get(key, _MISSING), here.get(key, _MISSING)
         if old != new:
             return f"{key} is {_shown(old)} there and {_shown(new)} here"

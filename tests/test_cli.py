@@ -1,0 +1,218 @@
+"""The command line: quick where nothing is to be done, one clear line where the input is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tffcl.commands import FedSeITOptions, exit_with
+from tffcl.errors import InputError
+
+HEAVY = ("tensorflow", "tensorflow_federated", "numpy", "matplotlib", "pandas", "gensim", "grpc", "sklearn")
+
+
+@dataclasses.dataclass
+class Done:
+    """How a call of the program ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Runs the command line in this process, in the folder `cwd`; TFFCL_DATA_DIR is not set."""
+    from tffcl.cli import tffcl
+
+    logger = logging.getLogger("tffcl")
+    before = logger.handlers[:], logger.propagate
+
+    def call(*args, cwd=None):
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+            patch.delenv("TFFCL_DATA_DIR", raising=False)
+            patch.chdir(cwd or ".")
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                exit_with(tffcl, args=[str(arg) for arg in args])
+        return Done(ended.value.code, out.getvalue(), err.getvalue())
+
+    yield call
+    logger.handlers[:], logger.propagate = before
+
+
+def program(*args, code="from tffcl.cli import main; main()"):
+    """Runs the program in a process of its own."""
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=100)
+
+
+def wrong(done, *parts):
+    """Exit code 2, and one line on stderr that holds all of `parts`."""
+    lines = done.stderr.strip().split("\n")
+    assert done.returncode == 2, done
+    assert lines[-1].startswith("tffcl: error: "), done.stderr
+    assert "Traceback" not in done.stderr
+    assert sum("error" in line for line in lines) == 1
+    for part in parts:
+        assert part in lines[-1]
+
+
+@pytest.mark.parametrize(
+    "args", [["--help"], ["run", "--help"], ["run", "fedseit", "--help"], ["report", "--help"], ["--version"]]
+)
+def test_help_imports_nothing_heavy(args):
+    done = program(
+        *args,
+        code=f"""
+import atexit, sys
+atexit.register(lambda: print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr))
+from tffcl.cli import main
+main()
+""",
+    )
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+    assert "tffcl" in done.stdout
+
+
+def test_help_is_quick():
+    def seconds():
+        start = time.monotonic()
+        assert program("run", "fedseit", "--help").returncode == 0
+        return time.monotonic() - start
+
+    assert min(seconds() for _ in range(3)) < 2.0
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["run", "fedseit", "--method", "magic"], ["--method", "magic", "fedseit"]),
+        (["run", "fedseit", "--num-rounds", "0"], ["--num-rounds", "0"]),
+        (["run", "fedseit", "--num-clients", "three"], ["--num-clients", "three"]),
+        (["run", "fedseit", "--no-such-flag"], ["--no-such-flag"]),
+        (["run", "fedseit", "--learning-rate", "nan"], ["--learning-rate must be a number above 0", "nan"]),
+        (["run", "fedseit", "--sparsity", "-1"], ["--sparsity must be a number 0 or more"]),
+        (["run", "fedseit", "--resume"], ["--resume", "--output-dir"]),
+        (
+            ["run", "fedseit", "--num-clients", "2", "--clients-per-round", "3"],
+            ["--clients-per-round 3", "2"],
+        ),
+        (["run", "nothing"], ["nothing"]),
+        (["report"], ["RUN_DIR"]),
+    ],
+)
+def test_wrong_flags(run, args, parts):
+    wrong(run(*args), *parts)
+
+
+def test_no_such_data_and_vectors(run, tmp_path):
+    fedseit = ("run", "fedseit")
+    wrong(run(*fedseit, "--dataset", "trec7"), "trec7", "known sets are", "trec6")
+    wrong(
+        run(*fedseit, "--dataset", "trec6", "--data-dir", tmp_path),
+        "trec6",
+        "train_5500.label",
+        str(tmp_path),
+    )
+    wrong(run(*fedseit, "--data-dir", tmp_path / "none"), "no such folder")
+    wrong(
+        run(*fedseit, "--dataset", "sample", "--embeddings", tmp_path / "v.bin"),
+        "no such file of word vectors",
+    )
+
+
+def test_more_labels_than_there_are(run, tmp_path):
+    done = run("run", "fedseit", "--dataset", "sample", "--labels-per-task", 7, cwd=tmp_path)
+    wrong(done, "labels_per_task=7", "6 labels")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_report_of_no_run(run, tmp_path):
+    wrong(run("report", tmp_path), "results.json")
+
+
+SHORT = (
+    "--dataset", "sample", "--num-clients", "2", "--num-tasks", "2", "--num-rounds", "1", "--num-epochs", "1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(run, tmp_path_factory):
+    """The folder in which a short run was started, and what it printed."""
+    folder = tmp_path_factory.mktemp("cli")
+    done = run("run", "fedseit", *SHORT, "--output-dir", "run", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+@pytest.mark.slow
+def test_a_short_run(finished):
+    folder, done = finished
+    assert "TTA %" in done.stdout
+    assert "run directory: run" in done.stdout
+    assert "data: sample" in done.stderr
+    assert "word vectors: " in done.stderr
+    names = {path.name for path in (folder / "run").iterdir()}
+    assert {"config.json", "history.jsonl", "results.json", "checkpoints", "tensorboard", "plots"} <= names
+    results = json.loads((folder / "run" / "results.json").read_text())
+    assert (results["method"], results["dataset"], results["num_clients"]) == ("fedseit", "sample", 2)
+    assert results["seconds"]["per_client_epoch"]["cpu"] > 0
+
+
+@pytest.mark.slow
+def test_the_run_directory_is_protected(run, finished):
+    folder, _ = finished
+    wrong(run("run", "fedseit", *SHORT, "--output-dir", "run", cwd=folder), "holds a run already", "--resume")
+    args = ("run", "fedseit", *SHORT, "--seed", "2", "--output-dir", "run", "--resume")
+    wrong(run(*args, cwd=folder), "another configuration", "seed is 1 there and 2 here")
+
+
+@pytest.mark.slow
+def test_report_of_a_run(run, finished):
+    folder, _ = finished
+    done = run("report", "run", "--markdown", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "| fedseit" in done.stdout
+    assert list((folder / "run" / "plots").glob("*.png"))
+
+
+def test_options_are_parsed_in_one_place():
+    assert FedSeITOptions.parse([]).learning_rate == 1e-4
+    assert FedSeITOptions.parse(["--method", "local", "--share-dense"]).label == "local"
+    with pytest.raises(InputError, match="--retention"):
+        FedSeITOptions.parse(["--retention", "inf"])
+
+
+def test_default_data(monkeypatch, tmp_path, capsys):
+    from tffcl.commands import text_data
+
+    texts, options = text_data.load_texts(FedSeITOptions.parse(["--data-dir", str(tmp_path)]))
+    assert texts.name == "sample"
+    assert "taking the small sample that ships" in capsys.readouterr().err
+    assert (options.num_rounds, options.num_epochs) == (3, 10)
+    own = FedSeITOptions.parse(["--dataset", "sample", "--num-rounds", "7"])
+    assert text_data.load_texts(own)[1].num_rounds == 7
+
+
+def test_default_vectors(monkeypatch, tmp_path):
+    from tffcl.commands import text_data
+
+    monkeypatch.setattr("tffcl.datasets.glove_package.available", lambda: True)
+    assert text_data._default_vectors(str(tmp_path)) == "glove-50"
+    monkeypatch.setattr("tffcl.datasets.glove_package.available", lambda: False)
+    assert text_data._default_vectors(str(tmp_path)) == "own"
+    (tmp_path / "glove").mkdir()
+    path = tmp_path / "glove" / "some.bin"
+    path.write_bytes(b"")
+    assert text_data._default_vectors(str(tmp_path)) == str(path)
+    monkeypatch.setenv("TFFCL_DATA_DIR", str(tmp_path))
+    assert text_data._default_vectors(None) == str(pathlib.Path(path))
