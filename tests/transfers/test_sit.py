@@ -28,7 +28,7 @@ def squares(first, second) -> np.ndarray:
 
 
 def score(measure: str, query, entry, everything) -> float:
-    """Similarity of two tasks, written anew from its definition; `everything` is all centroids of all tasks."""
+    """Similarity of two tasks, from its definition; `everything` is all centroids of all tasks."""
     query, entry, everything = (np.asarray(x, np.float64) for x in (query, entry, everything))
     if measure == "mean_cosine":
         return cosines(query, entry).mean()
@@ -146,7 +146,7 @@ def test_own_tasks_and_the_present_task_are_left_out():
 
 
 def near_duplicate_and_tight_task(rng, dimension: int = 20):
-    """A task of several subjects around a common mean, its near-duplicate, and two that are tight around the mean."""
+    """A task of several subjects, its near-duplicate, one tight around the common mean, another one."""
     common = 3.0 * np.ones(dimension)
     subjects = common + 2.0 * rng.normal(size=[6, dimension])
     query = subjects + 0.1 * rng.normal(size=subjects.shape)

@@ -43,7 +43,7 @@ class _Wrapped(Transfer):
 
 
 class Zeroed(_Wrapped):
-    """The same entries as `transfer` selects, with zeros for knowledge: the same network, and nothing in it."""
+    """The entries that `transfer` selects, with zeros for knowledge: the same network, nothing in it."""
 
     def transfer_in(
         self, knowledge_base: KnowledgeBase, selections: Sequence[Sequence[int]], num_clients: int

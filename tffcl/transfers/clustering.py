@@ -112,7 +112,7 @@ def _cost(distances: np.ndarray, medoids: np.ndarray, labels: np.ndarray) -> flo
 
 @contextlib.contextmanager
 def _quiet_and_repeatable() -> Iterator[None]:
-    """No warnings about convergence, and sums in one order: on several threads they differ in the last bits."""
+    """No warnings about convergence; one thread, since several sum in an order that changes the last bits."""
     import threadpoolctl
     from sklearn import exceptions
 

@@ -32,11 +32,13 @@ def document_vectors(tokens: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     """
     if tokens.ndim != 2 or vectors.ndim != 2:
         raise errors.InputError(
-            f"document vectors: expected tokens [N, L] and vectors [V, D], found {tokens.shape}, {vectors.shape}"
+            "document vectors: expected tokens [N, L] and vectors [V, D], "
+            f"found {list(tokens.shape)} and {list(vectors.shape)}"
         )
     if tokens.size and not 0 <= tokens.min() <= tokens.max() < len(vectors):
         raise errors.InputError(
-            f"document vectors: word ids should lie in [0, {len(vectors)}), found {tokens.min()} to {tokens.max()}"
+            f"document vectors: word ids should lie in [0, {len(vectors)}), "
+            f"found {tokens.min()} to {tokens.max()}"
         )
     # A sparse matrix of counts: [N, L, D] at once is gigabytes for documents of news length.
     document, place = np.nonzero(tokens != PADDING)

@@ -11,7 +11,8 @@ import numpy as np
 from tffcl import errors
 from tffcl.transfers import archive
 
-Summary = Mapping[str, np.ndarray]
+Summary = Mapping[str, np.ndarray]  # as it is given
+Arrays = dict[str, np.ndarray]  # as it is kept
 
 
 class KnowledgeBase:
@@ -34,7 +35,7 @@ class KnowledgeBase:
         self._ids: dict[tuple[int, int], int] = {}
         self._indices: list[np.ndarray] = []
         self._values: list[np.ndarray] = []
-        self._summaries: list[dict[str, np.ndarray] | None] = []
+        self._summaries: list[Arrays | None] = []
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -68,12 +69,12 @@ class KnowledgeBase:
             raise errors.InputError(f"{where} stands already; entries are never replaced")
         vector = np.asarray(knowledge, np.float32)
         if vector.shape != (self.knowledge_size,):
-            wanted, found = [self.knowledge_size], list(vector.shape)
-            raise errors.InputError(f"{where} should have shape {wanted}, found {found}")
+            wanted = f"[{self.knowledge_size}]"
+            raise errors.InputError(f"{where} should have shape {wanted}, found {list(vector.shape)}")
         if not np.isfinite(vector).all():
             raise errors.InputError(f"{where} holds values that are not finite")
-        kept = None if summary is None else _frozen(summary, where)
         indices = np.flatnonzero(vector).astype(np.int32)
+        kept = _frozen(summary, where)
         self._append(client, task, indices, vector[indices], kept)
         return len(self) - 1
 
@@ -92,7 +93,7 @@ class KnowledgeBase:
         """How many values of an entry's knowledge are not zero."""
         return len(self._indices[self._known(entry)])
 
-    def summary(self, entry: int) -> dict[str, np.ndarray] | None:
+    def summary(self, entry: int) -> Arrays | None:
         """What the client said about the task of this entry, if anything."""
         return self._summaries[self._known(entry)]
 
@@ -157,14 +158,14 @@ class KnowledgeBase:
     @classmethod
     def _from_arrays(cls, arrays: dict[str, np.ndarray]) -> KnowledgeBase:
         base = cls(int(arrays["knowledge_size"]))
-        summaries: list[dict[str, np.ndarray] | None] = [{} if has else None for has in arrays["has_summary"]]
+        summaries: list[Arrays | None] = [{} if has else None for has in arrays["has_summary"]]
         for key, array in arrays.items():
             if key.startswith("summary/"):
                 _, entry, name = key.split("/", 2)
                 array.setflags(write=False)
                 summaries[int(entry)][name] = array  # type: ignore[index]
         cuts = np.cumsum(arrays["nonzeros"])[:-1]
-        indices, values = np.split(arrays["indices"], cuts), np.split(arrays["values"], cuts)
+        indices, values = (np.split(arrays[name], cuts) for name in ("indices", "values"))
         pairs = arrays["entries"].tolist()
         if len(summaries) != len(pairs) or len(arrays["nonzeros"]) != len(pairs):
             raise ValueError("its parts differ in length")
@@ -173,12 +174,7 @@ class KnowledgeBase:
         return base
 
     def _append(
-        self,
-        client: int,
-        task: int,
-        indices: np.ndarray,
-        values: np.ndarray,
-        summary: dict[str, np.ndarray] | None,
+        self, client: int, task: int, indices: np.ndarray, values: np.ndarray, summary: Arrays | None
     ) -> None:
         self._ids[client, task] = len(self._ids)
         self._indices.append(indices)
@@ -191,8 +187,10 @@ class KnowledgeBase:
         return int(entry)
 
 
-def _frozen(summary: Summary, where: str) -> dict[str, np.ndarray]:
+def _frozen(summary: Summary | None, where: str) -> Arrays | None:
     """Copies that nobody can write to."""
+    if summary is None:
+        return None
     kept = {name: np.array(array) for name, array in summary.items()}
     for name, array in kept.items():
         if array.dtype.kind not in "biuf":

@@ -1,4 +1,4 @@
-"""How alike two tasks are, judged by the centroids of their documents (FedSeIT section 2.3); TensorFlow functions.
+"""How alike two tasks are, judged by the centroids of their documents (FedSeIT section 2.3), in TensorFlow.
 
 Every measure takes the centroids of all queries and all entries, laid end to end, and returns float64
 `[queries, entries]`, larger for what is more alike. A centroid of zero has no direction and is left out by
@@ -49,7 +49,7 @@ def centred_cosine(queries: Centroids, entries: Centroids) -> tf.Tensor:
 
 
 def best_match(queries: Centroids, entries: Centroids) -> tf.Tensor:
-    """The mean over centroids of the cosine with the nearest centroid of the other task, of both directions."""
+    """The mean cosine of centroids with the nearest one of the other task, averaged over both directions."""
     left = queries._replace(rows=_directions(queries.rows))
 
     def one_entry(rows: tf.Tensor) -> tf.Tensor:

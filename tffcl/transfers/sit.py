@@ -23,14 +23,14 @@ SIMILARITY_NAMES = ("mean_cosine", "centred_cosine", "best_match", "mmd")
 
 
 class SIT(Transfer):
-    """Clients send cluster centres of their documents; the server picks the K most similar past tasks for each.
+    """Clients send cluster centres of their documents; the server picks the most similar past tasks.
 
     What is sent: at most `q` centres, of clusters with at least `min_cluster_size` different documents.
     With Q = 200 as in the paper and a task of N different documents there are thus at most N /
     `min_cluster_size` clusters, and many of these come out too small and are not sent; q at or above the
     number of documents is no way to read them. A centre that is sent is a mean of documents, except for
-    k-medoids, where it is by definition the vector of one
-    document: that choice tells the server more, and says so.
+    k-medoids, where it is by definition the vector of one document: that choice tells the server more, and
+    says so.
 
     A client with fewer than `min_cluster_size` different documents sends nothing, and receives nothing for
     this task; a task of which nothing was sent is never chosen. Both are logged as warnings.

@@ -15,15 +15,14 @@ DECIMALS = 1e9  # scores are compared to nine digits: what differs by rounding o
 
 @functools.cache
 def build_sit_decision(dimension: int, k: int, similarity: str, include_own: bool = False) -> tff.Computation:
-    """Builds `(<entries=E@SERVER, queries={Q}@CLIENTS> -> R@SERVER)`, once for any number of entries and clients.
+    """Builds `(<entries=E@SERVER, queries={Q}@CLIENTS> -> R@SERVER)`, for any number of entries and clients.
 
-    E = <rows=float32[?,D],sizes=int32[?],client=int32[?]>: the centroids of all entries laid end to end,
-    how many each entry has, and whose it is, ordered by (client, task). Q =
-    <rows=float32[?,D],client=int32>. R =
-    <client=int32[C],chosen=int32[C,K],scores=float32[C,K],count=int32[C]>: for each client the numbers of
-    its entries with the highest scores, ties to the lower number; past `count` they are -1, with score
-    -inf. An entry without a centroid that has a direction is never chosen, and a client without one gets
-    none.
+    E is `<rows=float32[?,D],sizes=int32[?],client=int32[?]>`: the centroids of all entries laid end to end,
+    how many each entry has, and whose it is, ordered by (client, task). Q is
+    `<rows=float32[?,D],client=int32>`, the centroids of one client. R is
+    `<client=int32[C],chosen=int32[C,K],scores=float32[C,K],count=int32[C]>`: for each client the places of
+    the entries with the highest scores, ties to the lower place; past `count` they are -1, with score -inf.
+    An entry without a centroid that has a direction is never chosen, and a client without one gets none.
 
     Centroids go to the server only, never to other clients; nor do clients learn any score.
 
