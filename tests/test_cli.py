@@ -39,10 +39,14 @@ def run():
 
     def call(*args, cwd=None):
         out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        with pytest.MonkeyPatch.context() as patch:
             patch.delenv("TFFCL_DATA_DIR", raising=False)
             patch.chdir(cwd or ".")
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            with (
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(err),
+                pytest.raises(SystemExit) as ended,
+            ):
                 exit_with(tffcl, args=[str(arg) for arg in args])
         return Done(ended.value.code, out.getvalue(), err.getvalue())
 

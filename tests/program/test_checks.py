@@ -1,0 +1,63 @@
+"""Wrong data are named, by client and task, before TFF sees them."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+from tffcl.errors import InputError
+from tffcl.transfers import NoTransfer
+
+
+def examples(count=3, **changes):
+    usual = {"x": np.zeros((count, 3), np.float32), "label": np.zeros(count, np.int32)}
+    return OrderedDict({**usual, **changes})
+
+
+NAN = np.full((3, 3), np.nan, np.float32)
+CASES = [
+    ({"train": examples(0)}, "client 1, task 2: no training examples"),
+    ({"train": examples(label=np.array([0, 2, 0], np.int32))}, "client 1, task 2, train: label 2 at row 1"),
+    ({"test": examples(label=np.array([0, 0, -1], np.int32))}, "client 1, task 2, test: label -1 at row 2"),
+    ({"validation": examples(x=NAN)}, "client 1, task 2, validation: x holds a value that is not finite"),
+    (
+        {"context": OrderedDict(scale=NAN[0])},
+        "client 1, task 2, context: scale holds a value that is not finite",
+    ),
+    ({"train": examples(x=np.zeros((3, 3)))}, "x should be float32[?,3], found float64[3, 3]"),
+    ({"train": examples(x=np.zeros((3, 4), np.float32))}, "x should be float32[?,3], found float32[3, 4]"),
+    ({"train": examples(label=np.zeros(2, np.int32))}, "different numbers of examples: {'x': 3, 'label': 2}"),
+    ({"train": OrderedDict(x=NAN)}, "expected the tensors ['x', 'label'], found ['x']"),
+    ({"num_classes": 3}, "client 1, task 2: has 3 classes; the process takes 1 to 2"),
+    ({"num_classes": None}, "client 1, task 2: has None classes"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CASES)
+def test_wrong_data(tiny, process, changes, message):
+    with pytest.raises(InputError, match=re.escape(message)) as raised:
+        tiny.run(process, data=tiny.TinyData(client_1_task_2=changes))
+    assert "\n" not in str(raised.value)
+
+
+def test_no_clients(tiny, process):
+    with pytest.raises(InputError, match="at least one client and one task"):
+        tiny.run(process, data=tiny.TinyData(num_clients=0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_rounds": 0}, "num_rounds must be a whole number, 1 or more; got 0"),
+        ({"seed": -1}, "seed must be a whole number"),
+        ({"clients_per_round": 0}, "clients_per_round must be"),
+        ({"evaluate_every": "epoch"}, "evaluate_every must be one of"),
+        ({"transfer": NoTransfer()}, "transfer: gives up to 0 entries .* the process was built for 2"),
+    ],
+)
+def test_wrong_settings(tiny, process, options, message):
+    with pytest.raises(InputError, match=message):
+        tiny.run(process, **options)

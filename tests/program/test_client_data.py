@@ -1,0 +1,68 @@
+"""Text of each client and task as dense tensors with a vocabulary of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tffcl.datasets import EncodedTextDataset
+from tffcl.errors import InputError
+from tffcl.program import TextClientData
+from tffcl.streams import Task, TaskStream
+
+
+def dataset():
+    embedding = np.arange(6, dtype=np.float32)[:, None] * np.array([[1.0, 10.0]], np.float32)
+    embedding[:2] = 0
+    return EncodedTextDataset(
+        name="four",
+        label_names=("a", "b", "c"),
+        words=("<padding>", "<unknown>", "p", "q", "r", "s"),
+        embedding=embedding,
+        train_tokens=np.array([[5, 2, 0, 0], [1, 5, 5, 0], [3, 0, 0, 0], [0, 0, 0, 0]], np.int32),
+        train_labels=np.array([0, 2, 2, 1], np.int32),
+        test_tokens=np.array([[4, 4], [1, 0], [2, 0]], np.int32),
+        test_labels=np.array([2, 0, 1], np.int32),
+    )
+
+
+def stream(**changes):
+    first = {"client": 0, "task": 0, "labels": (0, 2), "train": [0, 1], "validation": [2], "test": [0, 1]}
+    second = {"client": 1, "task": 0, "labels": (1,), "train": [3], "validation": [], "test": []}
+    return TaskStream("hand", ((Task(**{**first, **changes}),), (Task(**second),)))
+
+
+def test_only_the_words_in_use_travel():
+    task = TextClientData(dataset(), stream()).task(0, 0)
+    # Words 2, 3 and 5 of the data set are rows 2, 3 and 4 here; validation shares the context.
+    assert task.context["vectors"].tolist() == [[0, 0], [0, 0], [2, 20], [3, 30], [5, 50]]
+    assert task.train["tokens"].tolist() == [[4, 2, 0], [1, 4, 4]]
+    assert task.validation["tokens"].tolist() == [[3]]
+    assert task.test_context["vectors"].tolist() == [[0, 0], [0, 0], [4, 40]]
+    assert task.test["tokens"].tolist() == [[2, 2], [1, 0]]
+
+
+def test_labels_are_numbered_within_the_task():
+    task = TextClientData(dataset(), stream()).task(0, 0)
+    assert (task.train["label"].tolist(), task.validation["label"].tolist()) == ([0, 1], [1])
+    assert (task.test["label"].tolist(), task.num_classes) == ([1, 0], 2)
+
+
+def test_dtypes_and_empty_sets():
+    task = TextClientData(dataset(), stream()).task(1, 0)
+    assert task.train["tokens"].tolist() == [[0]]  # an empty document keeps one place
+    assert task.test["tokens"].shape == (0, 1)
+    assert task.context["vectors"].dtype == np.float32
+    for examples in (task.train, task.validation, task.test):
+        assert (examples["tokens"].dtype, examples["label"].dtype) == (np.int32, np.int32)
+
+
+def test_numbers_of_clients_and_tasks():
+    data = TextClientData(dataset(), stream())
+    assert (data.num_clients, data.num_tasks) == (2, 1)
+
+
+@pytest.mark.parametrize("change", [{"train": [0, 9]}, {"validation": [9]}, {"test": [9]}])
+def test_a_stream_of_another_data_set(change):
+    with pytest.raises(InputError, match="client 0, task 0: asks for .* document 9, but 'four' has"):
+        TextClientData(dataset(), stream(**change))

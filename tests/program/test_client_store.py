@@ -1,0 +1,45 @@
+"""Projection and merging of client states."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tffcl.errors import ContractError
+from tffcl.program import ClientStore, merge, project
+
+STATE = OrderedDict(a=np.float32(1), b=np.ones(2, np.float32), c=np.int32(3))
+
+
+def kind(*names):
+    return tff.to_type(OrderedDict((name, tff.TensorType(np.float32)) for name in names))
+
+
+def test_project_takes_the_named_entries_in_the_order_of_the_type():
+    assert list(project(STATE, kind("c", "a"))) == ["c", "a"]
+    assert list(project(STATE, tff.FederatedType(kind("b"), tff.CLIENTS))) == ["b"]
+
+
+def test_merge_replaces_only_what_came_back():
+    merged = merge(STATE, {"b": np.zeros(2, np.float32)})
+    assert list(merged) == ["a", "b", "c"]
+    assert (merged["b"].tolist(), merged["a"]) == ([0, 0], 1)
+    assert STATE["b"].tolist() == [1, 1]
+    assert merged["c"].dtype == np.int32
+
+
+def test_unknown_entries_are_named():
+    with pytest.raises(ContractError, match="needs the entry 'x'"):
+        project(STATE, kind("a", "x"))
+    with pytest.raises(ContractError, match="returned the entry 'x'"):
+        merge(STATE, {"x": 1})
+
+
+def test_store_keeps_clients_apart():
+    store = ClientStore([STATE, STATE, STATE])
+    store.merge([2, 0], [{"a": np.float32(5)}, {"a": np.float32(7)}])
+    assert [float(store[client]["a"]) for client in range(len(store))] == [7, 1, 5]
+    assert store.project([2], kind("a")) == [{"a": 5}]
