@@ -1,0 +1,106 @@
+"""The plain client work: FedAvg and FedProx against hand computation."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.client_works import PlainWork
+
+
+@pytest.fixture(name="runner", scope="module")
+def _runner(small):
+    return small.Runner(
+        PlainWork(small.network(places=0), small.training(num_epochs=1, batch_size=64), seed=3)
+    )
+
+
+def test_one_step_moves_kernels_and_local_parts(small, runner):
+    state = runner.begin(runner.start())
+    after, update, weight, metrics = runner.train(state, runner.data(12))
+    assert update["sent"].all()
+    assert weight == 12
+    assert metrics["sent"] == runner.work.network.kernels.size
+    layout = runner.work.network.kernels
+    assert all(np.abs(part).max() > 0 for part in layout.split(update["delta"]).values())
+    before, now = (runner.work.network.local.split(s["local"]) for s in (state, after))
+    assert all((before[name].numpy() != now[name].numpy()).any() for name in before)
+
+
+def test_gradient_steps_by_hand(small):
+    """Two full-batch SGD steps with FedProx against numeric gradients of the objective in numpy."""
+    mu, rate = 3.0, 0.1
+    training = small.training(
+        num_epochs=2, batch_size=64, learning_rate=rate, optimizer=tff.learning.optimizers.build_sgdm(9.0)
+    )
+    runner = small.Runner(PlainWork(small.network(places=0), training, proximal=mu))
+    state, batch, vectors = runner.begin(runner.start()), small.examples(3), small.context()["vectors"]
+
+    def loss(base, local):
+        parts = {
+            k: v.numpy() for k, v in runner.work.network.local.split(tf.constant(local.astype("f"))).items()
+        }
+        scores = small.logits(base, parts, None, (), batch["tokens"], vectors, aligned=False)
+        return small.cross_entropies(scores, batch["label"]).mean()
+
+    base, local = runner.shared.astype(float), state["local"].astype(float)
+    after, update, _, _ = runner.train(state, runner.data(3, held_out=0))
+    for _ in range(2):
+        gradient = np.array(
+            [(loss(base + 1e-5 * e, local) - loss(base - 1e-5 * e, local)) / 2e-5 for e in np.eye(len(base))]
+        )
+        base_new = base - rate * (gradient + mu * (base - runner.shared))
+        slope = np.array(
+            [(loss(base, local + 1e-3 * e) - loss(base, local - 1e-3 * e)) / 2e-3 for e in np.eye(len(local))]
+        )
+        base, local = base_new, local - rate * slope
+    np.testing.assert_allclose(update["delta"], base - runner.shared, atol=1e-4)
+    np.testing.assert_allclose(after["local"], local, atol=1e-4)
+
+
+def test_old_tasks_are_evaluated_with_the_newest_kernels(small, runner):
+    state, data = runner.begin(runner.start()), runner.data()
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, *state["local"].shape)).astype("f")
+    state, knowledge = runner.end({**state, "local": first}, data)
+    assert knowledge.shape == (0,)
+    state = {**runner.begin(state), "local": second}
+    newest, batch = rng.normal(size=runner.shared.shape).astype("f"), small.examples(4, seed=100)
+    for task, local in enumerate((first, second)):
+        parts = {k: v.numpy() for k, v in runner.work.network.local.split(tf.constant(local)).items()}
+        scores = small.logits(newest, parts, None, (), batch["tokens"], small.context()["vectors"], False)
+        found = runner.evaluate(state, task, data, shared=newest)
+        np.testing.assert_allclose(
+            found["loss"], small.cross_entropies(scores, batch["label"]).sum(), rtol=1e-4
+        )
+        assert found["correct"] == (scores.argmax(1) == batch["label"]).sum()
+
+
+def test_a_client_without_examples_is_left_out(runner):
+    state = runner.begin(runner.start())
+    after, update, weight, metrics = runner.train(state, runner.data(0, held_out=0))
+    for name, value in state.items():
+        np.testing.assert_array_equal(after[name], value)
+    assert weight == 0
+    assert not update["sent"].any()
+    assert not update["delta"].any()
+    assert metrics["examples"] == metrics["sent"] == metrics["non_finite"] == 0
+
+
+def test_a_client_with_nan_in_its_vectors_is_left_out(small, runner):
+    words = small.context()
+    words["vectors"][3:5] = np.nan
+    state = runner.begin(runner.start())
+    after, update, weight, metrics = runner.train(state, runner.data(words=words))
+    assert metrics["non_finite"] == 1
+    np.testing.assert_array_equal(after["local"], state["local"])
+    assert weight == 0
+    assert not update["delta"].any()
+
+
+def test_wrong_networks_and_weights(small):
+    with pytest.raises(errors.InputError, match="no places for foreign adaptives, found 2"):
+        PlainWork(small.network(places=2), small.training())
+    with pytest.raises(errors.InputError, match="proximal"):
+        PlainWork(small.network(places=0), small.training(), proximal=-1.0)
