@@ -34,6 +34,61 @@ def fedseit(**flags: Any) -> None:
     command.run(options)
 
 
+@tffcl.group()
+def reproduce() -> None:
+    """Run the experiments of a paper, and put the figures beside the paper's."""
+
+
+@reproduce.command("fedseit")
+@click.option(
+    "--dataset", "datasets", multiple=True, help="A data set; may be repeated.  [default: all five]"
+)
+@click.option(
+    "--variant", "variants", multiple=True, help="A row of the table; may be repeated.  [default: all]"
+)
+@click.option(
+    "--retention",
+    "retentions",
+    type=float,
+    multiple=True,
+    default=(1.0, 0.1),
+    show_default=True,
+    help="lambda_2.",
+)
+@click.option("--seed", "seeds", type=int, multiple=True, default=(1, 2), show_default=True, help="Seeds.")
+@click.option(
+    "--num-rounds", type=click.IntRange(min=1), default=10, show_default=True, help="Rounds a task."
+)
+@click.option(
+    "--num-epochs", type=click.IntRange(min=1), default=50, show_default=True, help="Epochs a round."
+)
+@click.option("--data-dir", metavar="DIR", help="As for `tffcl run fedseit`.")
+@click.option("--embeddings", metavar="FILE|NAME", help="As for `tffcl run fedseit`.")
+@click.option(
+    "--output-dir", default="runs/reproduce-fedseit", show_default=True, help="The folder of all runs."
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+def reproduce_fedseit(
+    datasets: tuple[str, ...], variants: tuple[str, ...], retentions: tuple[float, ...], seeds: tuple[int, ...],
+    num_rounds: int, num_epochs: int, data_dir: str | None, embeddings: str | None, output_dir: str, jobs: int,
+) -> None:  # fmt: skip
+    """Table 2 of the FedSeIT paper. Stopped and given again, it goes on where it was."""
+    from tffcl.commands import reproduce as command
+
+    schedule = ["--num-rounds", str(num_rounds), "--num-epochs", str(num_epochs)]
+    schedule += ["--data-dir", data_dir] if data_dir else []
+    schedule += ["--embeddings", embeddings] if embeddings else []
+    command.reproduce(
+        datasets or command.DATASETS,
+        variants or tuple(command.VARIANTS),
+        retentions,
+        seeds,
+        schedule,
+        output_dir,
+        jobs,
+    )
+
+
 @tffcl.command()
 @click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--markdown", is_flag=True, help="Tables in Markdown.")
