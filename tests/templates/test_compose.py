@@ -1,0 +1,244 @@
+"""Parts that do not fit together: one ContractError that names the part, the expected and the found."""
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.templates import ClientWork, ContinualProcess, FinalizerProcess, compose_continual_process
+from tffcl.templates.placed import at_clients, at_server, entries
+
+
+def floats(*shape):
+    return tff.TensorType(np.float32, shape)
+
+
+class CountingWork(ClientWork):
+    """A client that adds the sum of its numbers to the shared value."""
+
+    state_type = OrderedDict(key=tff.TensorType(np.int32, [2]), total=floats(2), past=floats(None, 2))
+    train_reads, train_writes, prepare_reads = ("total",), ("total",), ("key",)
+    evaluate_type = OrderedDict(total=floats(2))
+    context_type = OrderedDict()
+    example_type = prepared_type = OrderedDict(x=floats(None, 2))
+    shared_type = floats(2)
+    knowledge_size, num_foreign = 2, 1
+
+    def initialize_shared(self):
+        return tf.zeros([2])
+
+    def initialize_client(self, shared, key):
+        return {"key": key, "total": tf.zeros([2]), "past": tf.zeros([0, 2])}
+
+    def begin_task(self, state, shared, foreign):
+        return dict(state, total=tf.reduce_sum(foreign, 0))
+
+    def train(self, state, shared, data, round_num):
+        total = state["total"] + tf.reduce_sum(data["train"]["x"], 0)
+        return {"total": total}, {"delta": total}, tf.constant(1.0), {"round": round_num}
+
+    def end_task(self, state, data):
+        return dict(state, past=tf.concat([state["past"], state["total"][None]], 0)), {
+            "knowledge": state["total"]
+        }
+
+    def evaluate(self, view, shared, context, examples):
+        return {"count": tf.shape(examples["x"])[0]}
+
+    def task_view(self, state, task):
+        return OrderedDict(total=state["total"])
+
+
+def finalizer(shared=None, aggregate=None):
+    shared, aggregate = shared or floats(2), aggregate or OrderedDict(delta=floats(2))
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(at_server(()), at_server(shared), at_server(aggregate))
+    def next_fn(state, value, _):
+        return tff.templates.MeasuredProcessOutput(state, value, tff.federated_value((), tff.SERVER))
+
+    return FinalizerProcess(initialize, next_fn)
+
+
+def compose(work=None, aggregator=None, final=None):
+    return compose_continual_process(
+        work or CountingWork(), aggregator or tff.aggregators.MeanFactory(), final or finalizer()
+    )
+
+
+@pytest.fixture(name="process", scope="module")
+def _process():
+    return compose()
+
+
+def test_types_of_the_docstring(process):
+    server = process.initialize.type_signature.result
+    state, key = at_clients(CountingWork.state_type), at_clients(tff.TensorType(np.int32, [2]))
+    incoming = OrderedDict(
+        rows=at_server(floats(None, 2)),
+        keys=at_clients(tff.TensorType(np.int32, [1])),
+        count=at_clients(np.int32),
+    )
+    examples = OrderedDict(x=floats(None, 2))
+    data = at_clients(OrderedDict(context=OrderedDict(), train=examples, validation=examples))
+    total = at_clients(OrderedDict(total=floats(2)))
+
+    def check(computation, parameters, result):
+        signature = computation.type_signature
+        assert [kind for _, kind in tff.structure.iter_elements(signature.parameter)] == list(
+            map(tff.to_type, parameters)
+        )
+        assert signature.result == tff.to_type(result)
+
+    assert server.placement is tff.SERVER
+    check(process.initialize_clients, [server, key], state)
+    check(process.begin_task, [server, state, incoming], state)
+    raw = at_clients(OrderedDict(context=OrderedDict(), examples=examples))
+    only_key = at_clients(OrderedDict(key=tff.TensorType(np.int32, [2])))
+    check(process.prepare, [server, only_key, incoming, raw], at_clients(examples))
+    metrics = at_clients(OrderedDict(round=np.int32))
+    check(process.next, [server, total, data], (server, total, metrics))
+    upload = at_clients(OrderedDict(knowledge=floats(2)))
+    check(process.end_task, [server, state, data], (state, upload))
+    check(process.evaluate, [server, total, raw], at_clients(OrderedDict(count=np.int32)))
+    assert process.client_state_type == state.member
+    assert (process.knowledge_size, process.num_foreign, process.max_classes) == (2, 1, None)
+    assert list(entries(server)) == ["shared", "aggregator", "finalizer", "round_num"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"work": object()}, "client work: expected a ClientWork, found object"),
+        ({"aggregator": "mean"}, "aggregator: expected a tff.aggregators factory, found str"),
+        (
+            {"final": tff.aggregators.MeanFactory()},
+            "finalizer: expected a FinalizerProcess, found MeanFactory",
+        ),
+        ({"final": finalizer(aggregate=floats(2))}, "finalizer: takes aggregates of .*the aggregator gives"),
+        (
+            {"final": finalizer(shared=floats(3))},
+            r"finalizer: takes a shared value of float32\[3\]@SERVER.*float32\[2\]",
+        ),
+        (
+            {
+                "aggregator": tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1.0, 2, 1.0),
+                "work": "no floats",
+            },
+            "aggregator: DifferentiallyPrivateFactory takes no updates of",
+        ),
+    ],
+)
+def test_parts_of_the_wrong_kind(parts, message):
+    if parts.get("work") == "no floats":
+        parts = {**parts, "work": Changed(train=lambda old: (old[0], {"sent": tf.constant(True)}, *old[2:]))}
+    with pytest.raises(errors.ContractError, match=message):
+        compose(**parts)
+
+
+class Changed(CountingWork):
+    """The work with one method's answer passed through a function, or an attribute replaced."""
+
+    def __init__(self, **changes):
+        for name, change in changes.items():
+            setattr(self, name, self._through(name, change) if callable(change) else change)
+
+    def _through(self, name, change):
+        return lambda *args: change(getattr(CountingWork, name)(self, *args))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_reads": ("totl",)}, "no state entry named 'totl'; there are .*'key', 'total', 'past'"),
+        ({"train_writes": ("base",)}, "no state entry named 'base'"),
+        ({"prepare_reads": ("kye",)}, "no state entry named 'kye'"),
+        ({"train": lambda r: ({}, *r[1:])}, "train returned no entry named 'total'"),
+        (
+            {"train": lambda r: ({**r[0], "extra": 1}, *r[1:])},
+            "train returned an entry named 'extra', which would be lost",
+        ),
+        (
+            {"train": lambda r: ({"total": tf.zeros([3])}, *r[1:])},
+            r"entry 'total' should be float32\[2\], found float32\(3,\)",
+        ),
+        (
+            {"train": lambda r: (*r[:2], tf.constant(1), r[3])},
+            "train, entry 'weight' should be float32, found int32",
+        ),
+        ({"initialize_shared": lambda r: tf.zeros([5])}, r"entry 'shared' should be float32\[2\]"),
+        ({"initialize_client": lambda r: {}}, "initialize_client returned no entry named 'key'"),
+        (
+            {"begin_task": lambda r: dict(r, total=tf.constant([1, 2]))},
+            "begin_task, entry 'total' should be .* found int32",
+        ),
+        ({"prepare": lambda r: {}}, "prepare returned no entry named 'x'"),
+        ({"end_task": lambda r: (r[0], {})}, "end_task uploaded no 'knowledge'"),
+        (
+            {"end_task": lambda r: (r[0], {"knowledge": tf.zeros([3])})},
+            r"entry 'knowledge' should be float32\[2\]",
+        ),
+    ],
+)
+def test_a_client_work_that_breaks_its_word(changes, message):
+    with pytest.raises(errors.ContractError, match=message):
+        compose(Changed(**changes))
+
+
+def test_finalizer_of_another_form():
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(at_server(()), at_server(floats(2)))
+    def two(state, value):
+        return tff.templates.MeasuredProcessOutput(state, value, tff.federated_value((), tff.SERVER))
+
+    @tff.federated_computation(at_server(()), at_server(floats(2)), at_server(floats(3)))
+    def other(state, value, aggregate):
+        del value
+        return tff.templates.MeasuredProcessOutput(state, aggregate, tff.federated_value((), tff.SERVER))
+
+    with pytest.raises(errors.ContractError, match=r"\(state, shared, aggregate\), found 2 arguments"):
+        FinalizerProcess(initialize, two)
+    with pytest.raises(
+        errors.ContractError, match=r"should return float32\[2\]@SERVER as it took it, found float32\[3\]"
+    ):
+        FinalizerProcess(initialize, other)
+
+
+def test_computations_of_another_process_do_not_fit(process):
+    class Wider(CountingWork):
+        state_type = OrderedDict(CountingWork.state_type, more=floats(1))
+
+        def initialize_client(self, shared, key):
+            return dict(super().initialize_client(shared, key), more=tf.zeros([1]))
+
+    other = compose(Wider())
+    kept = {name: getattr(process, name) for name in ContinualProcess.__dataclass_fields__}
+    with pytest.raises(errors.ContractError, match="begin_task: argument client_states, entry 'more'"):
+        ContinualProcess(**{**kept, "begin_task": other.begin_task})
+    with pytest.raises(errors.ContractError, match="end_task: argument client_states, entry 'more'"):
+        ContinualProcess(**{**kept, "end_task": other.end_task})
+
+
+def test_it_runs(process, tff_context):
+    server = process.initialize()
+    keys = [np.array([1, 2], np.int32), np.array([3, 4], np.int32)]
+    incoming = OrderedDict(
+        rows=np.array([[1, 2], [3, 4]], np.float32), keys=[np.array([1], np.int32)] * 2, count=[1, 0]
+    )
+    states = process.begin_task(server, process.initialize_clients(server, keys), incoming)
+    np.testing.assert_array_equal([s["total"] for s in states], [[3, 4], [0, 0]])
+    x = OrderedDict(x=np.ones([3, 2], np.float32))
+    data = [OrderedDict(context=OrderedDict(), train=x, validation=x)] * 2
+    server, changes, metrics = process.next(server, [OrderedDict(total=s["total"]) for s in states], data)
+    np.testing.assert_array_equal([c["total"] for c in changes], [[6, 7], [3, 3]])
+    assert [m["round"] for m in metrics] == [0, 0]
+    assert server["round_num"] == 1
