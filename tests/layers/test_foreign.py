@@ -34,6 +34,11 @@ def direct(tokens, vectors, adaptive, alpha):
     return result
 
 
+def by_kernel(responses):
+    """`[N, kernels, k, F]` of what `attended` gives."""
+    return tf.stack([tf.reshape(r, [tf.shape(r)[0], tf.shape(r)[1] // F, F]) for r in responses], axis=1)
+
+
 def attended_by_hand(tokens, vectors, adaptives, attention):
     """`[N, kernels, K, F]`, zero beyond the entries that there are."""
     result = np.zeros((len(tokens), 2, len(attention), F))
@@ -52,12 +57,12 @@ def test_precomputed_extremes_give_the_direct_features(world, batch_size):
     @tf.function(input_signature=[tf.TensorSpec([None, LAYOUT.size])])
     def features(rows):
         largest, smallest = foreign_lib.foreign_extremes(LAYOUT, rows, TOKENS, vectors, batch_size)
-        return largest, smallest, foreign_lib.attended(tf.constant(ATTENTION), largest, smallest)
+        return largest, smallest, by_kernel(foreign_lib.attended(tf.constant(ATTENTION), largest, smallest))
 
     for entries in range(PLACES + 1):
         largest, smallest, found = features(tf.constant(adaptives[:entries]))
         assert largest.shape == smallest.shape == (5, entries, 2 * F)
-        expected = attended_by_hand(TOKENS, vectors, adaptives[:entries], ATTENTION)
+        expected = attended_by_hand(TOKENS, vectors, adaptives[:entries], ATTENTION)[:, :, :entries]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -69,14 +74,14 @@ def test_no_documents(world, entries):
         LAYOUT, tf.constant(adaptives[:entries]), nothing, vectors
     )
     assert largest.shape == (0, entries, 2 * F)
-    found = foreign_lib.attended(tf.constant(ATTENTION), largest, smallest)
-    assert found.shape == (0, 2, PLACES, F)
+    found = by_kernel(foreign_lib.attended(tf.constant(ATTENTION), largest, smallest))
+    assert found.shape == (0, 2, entries, F)
 
 
 def test_no_places():
     empty = tf.zeros([4, 0, 2 * F])
     response = foreign_lib.attended(tf.zeros([0, 2]), empty, empty)
-    assert response.shape == (4, 2, 0, F)
+    assert [joined.shape for joined in response] == [(4, 0)] * 2
     aligned = foreign_lib.align(response, [tf.zeros([0, F])] * 2)
     np.testing.assert_array_equal(aligned, np.zeros([4, 2 * F]))
 
@@ -90,8 +95,18 @@ def test_align_is_equation_3():
         for i, projection in enumerate(projections):
             for k in range(PLACES):
                 expected[n, i] += response[n, i, k] @ projection[k * F : (k + 1) * F]
-    found = foreign_lib.align(tf.constant(response), projections)
+    joined = [tf.reshape(response[:, i], [5, -1]) for i in range(2)]
+    found = foreign_lib.align(joined, projections)
     np.testing.assert_allclose(found, expected.reshape(5, 2 * F), rtol=1e-5, atol=1e-5)
+
+
+def test_places_beyond_the_entries_count_as_zero():
+    rng = np.random.default_rng(5)
+    projections = [rng.normal(size=(PLACES * F, F)).astype("f") for _ in range(2)]
+    few = [rng.normal(size=(4, F)).astype("f") for _ in range(2)]
+    padded = [np.pad(joined, [[0, 0], [0, (PLACES - 1) * F]]) for joined in few]
+    found = foreign_lib.align([tf.constant(joined) for joined in few], projections)
+    np.testing.assert_allclose(found, foreign_lib.align(padded, projections), rtol=1e-6, atol=1e-6)
 
 
 def test_attention_gets_the_gradient_of_the_direct_computation(world):
@@ -100,7 +115,7 @@ def test_attention_gets_the_gradient_of_the_direct_computation(world):
     largest, smallest = foreign_lib.foreign_extremes(LAYOUT, tf.constant(adaptives), TOKENS, vectors)
     with tf.GradientTape() as tape:
         tape.watch(attention)
-        total = tf.reduce_sum(foreign_lib.attended(attention, largest, smallest))
+        total = tf.add_n([tf.reduce_sum(r) for r in foreign_lib.attended(attention, largest, smallest)])
     gradient = tape.gradient(total, attention).numpy()
     for k, i in np.ndindex(*ATTENTION.shape):
         if ATTENTION[k, i] == 0:

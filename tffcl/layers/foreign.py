@@ -76,8 +76,8 @@ def _by_entry(layout: KernelLayout, values: tf.Tensor, entries: tf.Tensor) -> tf
     )
 
 
-def attended(attention: tf.Tensor, largest: tf.Tensor, smallest: tf.Tensor) -> tf.Tensor:
-    """relu(max(alpha c_max, alpha c_min)): the foreign dense vectors of FedSeIT eq. 2.
+def attended(attention: tf.Tensor, largest: tf.Tensor, smallest: tf.Tensor) -> list[tf.Tensor]:
+    """relu(max(alpha c_max, alpha c_min)): the foreign dense vectors of FedSeIT eq. 2, end to end.
 
     Args:
       attention: alpha, float32 `[K, kernels]`.
@@ -85,34 +85,30 @@ def attended(attention: tf.Tensor, largest: tf.Tensor, smallest: tf.Tensor) -> t
       smallest: c_min, like `largest`.
 
     Returns:
-      float32 `[N, kernels, K, features / kernels]`, zero for the places beyond k.
+      For each kernel float32 `[N, k * features / kernels]`: the k entries in order.
     """
-    places, kernels = attention.shape
-    features = largest.shape[-1]
-    if places == 0:
-        return tf.zeros([tf.shape(largest)[0], kernels, 0, features // kernels])
-    used = tf.shape(largest)[1]
-    alpha = tf.repeat(attention[:used], features // kernels, axis=1)
-    # For alpha >= 0 the maximum is alpha c_max, else alpha c_min: one choice of operand instead of two products.
-    response = tf.nn.relu(alpha * tf.where(alpha >= 0, largest, smallest))
-    response = tf.pad(response, [[0, 0], [0, places - used], [0, 0]])
-    response = tf.reshape(response, [-1, places, kernels, features // kernels])
-    return tf.transpose(response, [0, 2, 1, 3])
+    kernels = attention.shape[1]
+    filters = largest.shape[-1] // kernels
+    rows, used = tf.shape(largest)[0], tf.shape(largest)[1]
+    joined = []
+    for index in range(kernels):
+        own = slice(index * filters, (index + 1) * filters)
+        alpha = attention[:used, index, tf.newaxis]
+        # For alpha >= 0 the maximum is alpha c_max, else alpha c_min: one choice of operand instead of two products.
+        extreme = tf.where(alpha >= 0, largest[:, :, own], smallest[:, :, own])
+        joined.append(tf.reshape(tf.nn.relu(alpha * extreme), tf.stack([rows, used * filters])))
+    return joined
 
 
-def align(response: tf.Tensor, projections: Sequence[tf.Tensor]) -> tf.Tensor:
+def align(responses: Sequence[tf.Tensor], projections: Sequence[tf.Tensor]) -> tf.Tensor:
     """z_f = W_f {z_1 + ... + z_K} (FedSeIT eq. 3), with one W_f for each kernel size.
 
     Args:
-      response: float32 `[N, kernels, K, F]`, see `attended`.
+      responses: float32 `[N, k * F]` for each kernel, see `attended`; places beyond k count as zero.
       projections: W_f, float32 `[K * F, F]` for each kernel.
 
     Returns:
       float32 `[N, kernels * F]`.
     """
-    _, _, places, filters = response.shape
-    aligned = []
-    for index, projection in enumerate(projections):
-        joined = tf.reshape(response[:, index], [tf.shape(response)[0], places * filters])
-        aligned.append(tf.matmul(joined, projection))
-    return tf.concat(aligned, axis=1)
+    pairs = zip(responses, projections)
+    return tf.concat([tf.matmul(joined, whole[: tf.shape(joined)[1]]) for joined, whole in pairs], axis=1)
