@@ -114,12 +114,17 @@ class DecomposedWork(ClientWork):
             attention=network.initial_attention(randomness.fold(key, randomness.ATTENTION)),
             local=self._exchange.local_in(local, shared),
             past_adaptive=past,
-            # kernel_i* for the task that begins: what past kernels are now, before the server's base comes in.
-            past_reference=decomposed_kernel(network.kernels, state["base"], state["past_mask_logits"], past),
+            past_reference=self._past_references(state, past),
         )
         if self._adds_foreign:
             new["foreign"] = foreign
         return new
+
+    def _past_references(self, state: Tensors, past: tf.Tensor) -> tf.Tensor:
+        """kernel_i* for the task that begins (`tffcl.client_works.retention`)."""
+        if not self._retention.in_objective:
+            return state["past_reference"]
+        return decomposed_kernel(self.network.kernels, state["base"], state["past_mask_logits"], past)
 
     def _past_adaptives(self, state: Tensors) -> tf.Tensor:
         names = ("base", "past_mask_logits", "past_adaptive", "past_reference")

@@ -7,6 +7,8 @@ for what B does. Both differences together are the drift of the kernel, which is
     lambda_2 sum_i || B * sigmoid(m_i) + A_i - kernel_i* ||^2,
 
 where kernel_i* is task i's kernel as it stood when the current task began, before the server's base came in.
+In closed form it is the kernel as it stood when task i itself ended: what the pull of lambda_1 takes then does not
+add up from task to task.
 
 `Gradient` takes that term, and lambda_1 |A_i|, into the objective and moves B and every past A_i by gradient
 steps, as the papers write it; the cost of a step grows with the number of tasks. `ClosedForm` uses that for a fixed
@@ -14,7 +16,7 @@ B the best A_i is known,
 
     A_i = soft_threshold(kernel_i* - B * sigmoid(m_i), lambda_1 / (2 lambda_2)),
 
-so no past task takes part in a step at all, and no kernel drifts by more than lambda_1 / (2 lambda_2) a task.
+so no past task takes part in a step at all, and no entry of a kernel ever drifts by more than lambda_1 / (2 lambda_2).
 """
 
 from __future__ import annotations
