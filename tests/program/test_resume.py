@@ -199,7 +199,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tiny, process, straight, t
 
     with monkeypatch.context() as patch:
         if what == "checkpoint":
-            patch.setattr("numpy.savez", fail)
+            patch.setattr("numpy.lib.format.write_array", fail)
         elif what == "knowledge":
             real = os.replace
             patch.setattr("os.replace", lambda a, b: fail() if "knowledge" in str(b) else real(a, b))

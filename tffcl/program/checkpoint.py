@@ -50,19 +50,22 @@ class Checkpoints:
         steps = self._steps()
         step = 1 + (steps[-1] if steps else 0)
         arrays = self._folder / f"{step:08d}.npz"
-        archive.write(arrays, _arrays(state))
-        write_json(
-            self._folder / f"{step:08d}.json",
-            {
-                "format": _FORMAT,
-                "task": state.task,
-                "round": state.round,
-                "fresh": state.fresh,
-                "selections": state.selections,
-                "history_size": history_size,
-                "files": {arrays.name: _checksum(arrays), **self._save_knowledge(state.base)},
-            },
-        )
+        try:
+            archive.write(arrays, _arrays(state))
+            files = {arrays.name: _checksum(arrays), **self._save_knowledge(state.base)}
+        except RunError as error:
+            self._remove(arrays)  # room for whoever resumes
+            raise RunError(f"{error}; the checkpoint before it is whole: make room and resume") from error
+        manifest = {
+            "format": _FORMAT,
+            "task": state.task,
+            "round": state.round,
+            "fresh": state.fresh,
+            "selections": state.selections,
+            "history_size": history_size,
+            "files": files,
+        }
+        write_json(self._folder / f"{step:08d}.json", manifest)
         self._remove_old([*steps, step])
 
     def restore(self, template: RunState) -> Optional[tuple[RunState, int]]:
@@ -85,6 +88,7 @@ class Checkpoints:
             for failure in failures:
                 _log.warning("%s; going on from the checkpoint before it", failure)
             self._remove_later(step)
+            self._remove_old(self._steps())
             return restored
         if failures:
             raise RunError(f"no whole checkpoint in {self._folder}: {failures[0]}")
@@ -132,12 +136,13 @@ class Checkpoints:
                 self._remove(self._folder / f"{later:08d}.json")
 
     def _remove_old(self, steps: list[int]) -> None:
+        """Manifests first, so that none stands without its files."""
         for old in steps[:-_KEPT]:
-            self._remove(
-                self._folder / f"{old:08d}.json"
-            )  # first, so that no manifest stands without its files
-        manifests = [read_json(self._folder / f"{step:08d}.json") for step in steps[-_KEPT:]]
-        used = {name for manifest in manifests for name in manifest["files"]}
+            self._remove(self._folder / f"{old:08d}.json")
+        used: set[str] = set()
+        for step in steps[-_KEPT:]:
+            with contextlib.suppress(RunError):  # one that was damaged by others
+                used.update(read_json(self._folder / f"{step:08d}.json")["files"])
         for path in [*self._folder.glob("*.npz"), *self._folder.glob(".*")]:
             if path.name not in used:
                 self._remove(path)

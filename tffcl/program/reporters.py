@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Protocol, Union
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
+from tffcl.errors import RunError
 from tffcl.program.history import Event
 
 
@@ -93,7 +95,13 @@ class Released:
         self._held.update(numbers_of(event))
         if not self._is_last_round(event):  # what the end of the task adds belongs to the same key
             key = event["task"] * self._num_rounds + event.get("round", self._num_rounds - 1) + 1
-            _wait_for(self._manager.release(self._held, key))
+            try:
+                _wait_for(self._manager.release(self._held, key))
+            except (OSError, tf.errors.OpError) as error:
+                raise RunError(
+                    f"{type(self._manager).__name__} cannot write: {getattr(error, 'strerror', None) or error}; "
+                    "the last checkpoint is whole: make room and resume"
+                ) from error
             self._held = {}
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import pathlib
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from typing import IO
 
 import numpy as np
 
@@ -25,7 +26,7 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> Non
     try:
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(descriptor, "wb") as file:
-            np.savez(file, **arrays)
+            _save(file, arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -36,6 +37,14 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> Non
         if temporary is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+
+def _save(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
+    """As `np.savez`, which on a full disk leaves an archive open that complains when it is collected."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
