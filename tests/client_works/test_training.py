@@ -218,7 +218,7 @@ def test_sums_over_batches():
         {"max_decays": -1},
         {"learning_rate": 0.0},
         {"learning_rate": NAN},
-        {"gate_scale": -1.0},
+        {"gate_learning_rate": -1.0},
         {"decay": 1.0},
     ],
 )

@@ -31,8 +31,9 @@ class LocalTraining:
         and early stopping off.
       decay: what the learning rate is divided by.
       max_decays: a round ends early when patience runs out after so many divisions in the task.
-      gate_scale: the learning rate of masks and attention is this many times that of the kernels. They are few
-        and each stands before a whole kernel or unit: at the kernels' rate they hardly leave their initial value.
+      gate_learning_rate: of masks and attention, at the start of a task; it falls together with the other. They are
+        few and each stands before a whole unit or kernel: at the kernels' rate they hardly leave their first value
+        in a task, and no gate ever closes.
       optimizer: None for Adam, or any `tff.learning.optimizers.Optimizer`.
     """
 
@@ -42,18 +43,23 @@ class LocalTraining:
     patience: int = 3
     decay: float = 3.0
     max_decays: int = 3
-    gate_scale: float = 1.0
+    gate_learning_rate: float = 1e-2
     optimizer: Any = None
 
     def __post_init__(self) -> None:
         for name, least in (("num_epochs", 1), ("batch_size", 1), ("patience", 0), ("max_decays", 0)):
             if getattr(self, name) < least:
                 raise errors.InputError(f"{name}: expected at least {least}, found {getattr(self, name)}")
-        for name in ("learning_rate", "gate_scale"):
+        for name in ("learning_rate", "gate_learning_rate"):
             if not getattr(self, name) > 0:
                 raise errors.InputError(f"{name}: expected a positive number, found {getattr(self, name)}")
         if not self.decay > 1:
             raise errors.InputError(f"decay: expected a number above 1, found {self.decay}")
+
+    @property
+    def gate_scale(self) -> float:
+        """What the learning rate is multiplied with for masks and attention."""
+        return self.gate_learning_rate / self.learning_rate
 
     def fresh_schedule(self) -> tf.Tensor:
         """The schedule of a new task: learning rate, best validation loss, epochs since, decays: float32 `[4]`."""
