@@ -65,15 +65,15 @@ def client(work: DecomposedWork, seed: int, past_tasks: int, foreign: int, docum
     state = work.initialize_client(shared, tf.constant([seed, 1]))
     rows = tf.random.stateless_normal([foreign, layout.size], [seed, 2]) * 0.01
     state = work.begin_task(state, shared, rows)
-    for _ in range(past_tasks):
-        state, _ = work.end_task(state, {"train": {"label": tf.zeros([1], tf.int32)}})
-        state = work.begin_task(state, shared, rows)
     dimension = work.network.config.embedding_size
     context, examples = short_documents(documents, dimension, seed)
     _, held_out = short_documents(documents // 8, dimension, seed + 1000)
     tensors = tf.nest.map_structure(tf.constant, (context, examples, held_out))
     train, validation = (work.network.prepare(rows, tensors[0], part) for part in tensors[1:])
     data = {"context": dict(tensors[0]), "train": dict(train), "validation": dict(validation)}
+    for _ in range(past_tasks):
+        state, _ = work.end_task(state, data)
+        state = work.begin_task(state, shared, rows)
     return Client(work, shared, state, data, (rows, context, examples, held_out))
 
 
