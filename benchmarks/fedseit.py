@@ -26,7 +26,7 @@ import tensorflow as tf  # noqa: E402
 
 from tffcl import runtime  # noqa: E402
 from tffcl.algorithms import build_fedseit  # noqa: E402
-from tffcl.client_works import Decomposition, DecomposedWork, LocalTraining  # noqa: E402
+from tffcl.client_works import DecomposedWork, Decomposition, LocalTraining  # noqa: E402
 from tffcl.models import AlignedTextCNN, TextCNNConfig  # noqa: E402
 from tffcl.program import project  # noqa: E402
 from tffcl.templates import ContinualProcess  # noqa: E402

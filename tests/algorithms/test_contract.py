@@ -143,7 +143,7 @@ class ByHand(ThroughTff):
     def __init__(self, built, small):
         self.process, self.work, self.small = built.process, built.work, small
         self.shared, self.round_num = self.work.initialize_shared().numpy(), 0
-        self.run = self.work.trainer()
+        self.run = small.compiled(self.work)
         shared = tf.constant(self.shared)
         self.states = [
             small.numpy(self.work.initialize_client(shared, tf.constant([5, client])))

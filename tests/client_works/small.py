@@ -59,7 +59,7 @@ class Runner:
             network(aligned, places, dropout), local, Decomposition(**options), seed=3
         )
         self.shared = self.work.initialize_shared().numpy()
-        self._train = self.work.trainer()
+        self._train = compiled(self.work)
 
     def start(self, key=(1, 2)):
         return numpy(self.work.initialize_client(tf.constant(self.shared), tf.constant(key)))
@@ -103,6 +103,21 @@ class Runner:
             named.update({f"{name}/{k}": v.numpy() for k, v in split.items()})
         named.update({k: v.numpy() for k, v in self.work.network.local.split(state["local"]).items()})
         return named
+
+
+def compiled(work):
+    """The round, traced once for all numbers of examples and past tasks."""
+
+    def specs(types):
+        return {name: tf.TensorSpec(kind.shape, kind.dtype, name) for name, kind in types.items()}
+
+    run = work.trainer()
+    state = {name: work.state_type[name] for name in work.train_reads}
+    prepared = specs(work.prepared_type)
+    data = {"context": specs(work.context_type), "train": prepared, "validation": prepared}
+    shared = tf.TensorSpec(work.shared_type.shape, tf.float32)
+    run.get_concrete_function(specs(state), shared, data, tf.TensorSpec([], tf.int32))
+    return run
 
 
 def tensors(values):

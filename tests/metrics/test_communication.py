@@ -7,13 +7,18 @@ from tffcl import metrics
 from tffcl.errors import InputError
 
 
-@pytest.mark.parametrize(("nonzero", "size", "expected"), [
-    (0, 0, 0), (0, 1000, 0),
-    (1, 1000, 4 + 4),  # an index
-    (100, 1000, 400 + 125),  # a bitmap of 125 bytes is smaller than 100 indices
-    (31, 1000, 124 + 124), (32, 1000, 128 + 125),  # where one overtakes the other
-    (9, 9, 36 + 2),  # nine bits need two bytes
-])
+@pytest.mark.parametrize(
+    ("nonzero", "size", "expected"),
+    [
+        (0, 0, 0),
+        (0, 1000, 0),
+        (1, 1000, 4 + 4),  # an index
+        (100, 1000, 400 + 125),  # a bitmap of 125 bytes is smaller than 100 indices
+        (31, 1000, 124 + 124),
+        (32, 1000, 128 + 125),  # where one overtakes the other
+        (9, 9, 36 + 2),  # nine bits need two bytes
+    ],
+)
 def test_sparse_bytes_by_hand(nonzero, size, expected):
     assert metrics.sparse_bytes(nonzero, size) == expected
     assert metrics.sparse_bytes(np.int64(nonzero), np.int32(size)) == expected

@@ -60,8 +60,12 @@ def test_no_data_is_not_zero():
 def test_one_task():
     assert metrics.task_averaged_test_accuracy([[[0.4]], [[0.6]]]) == pytest.approx(0.5)
     assert metrics.average_accuracy([[0.5]]) == pytest.approx([0.5])
-    for value in (metrics.forgetting([[0.5]]), metrics.forgetting([[0.5]], higher_is_better=False),
-                  metrics.backward_transfer([[0.5]]), metrics.forward_transfer([[0.5]], [0.1])):
+    for value in (
+        metrics.forgetting([[0.5]]),
+        metrics.forgetting([[0.5]], higher_is_better=False),
+        metrics.backward_transfer([[0.5]]),
+        metrics.forward_transfer([[0.5]], [0.1]),
+    ):
         assert math.isnan(value)
 
 
@@ -71,27 +75,35 @@ def test_many_clients_against_loops(seed):
     scores = rng.random((3, 4, 4))
     baseline = rng.random((3, 4))
     clients, old = range(3), range(3)
-    rises = [max(0, scores[c][3][i] - min(scores[c][t][i] for t in range(i, 3)))
-             for c in clients for i in old]
+    rises = [
+        max(0, scores[c][3][i] - min(scores[c][t][i] for t in range(i, 3))) for c in clients for i in old
+    ]
     assert metrics.task_averaged_test_accuracy(scores) == pytest.approx(
-        sum(scores[c][3][i] for c in clients for i in range(4)) / 12)
+        sum(scores[c][3][i] for c in clients for i in range(4)) / 12
+    )
     assert metrics.forgetting(scores) == pytest.approx(
-        sum(max(scores[c][t][i] for t in range(i, 3)) - scores[c][3][i] for c in clients for i in old) / 9)
+        sum(max(scores[c][t][i] for t in range(i, 3)) - scores[c][3][i] for c in clients for i in old) / 9
+    )
     assert metrics.forgetting(scores, higher_is_better=False) == pytest.approx(sum(rises) / 9)
     assert metrics.backward_transfer(scores) == pytest.approx(
-        sum(scores[c][3][i] - scores[c][i][i] for c in clients for i in old) / 9)
+        sum(scores[c][3][i] - scores[c][i][i] for c in clients for i in old) / 9
+    )
     assert metrics.forward_transfer(scores, baseline) == pytest.approx(
-        sum(scores[c][i - 1][i] - baseline[c][i] for c in clients for i in range(1, 4)) / 9)
+        sum(scores[c][i - 1][i] - baseline[c][i] for c in clients for i in range(1, 4)) / 9
+    )
 
 
-@pytest.mark.parametrize(("wrong", "message"), [
-    ([[1.0, 2.0]], r"expected shape \[clients, tasks, tasks\], got \[1, 1, 2\]"),
-    ([0.5], r"got \[1\]"),
-    ([], "expected shape"),
-    ([[1.0], [1.0, 2.0]], "expected numbers"),
-    ([["high"]], "expected numbers"),
-    ([[np.inf]], "infinite"),
-])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([[1.0, 2.0]], r"expected shape \[clients, tasks, tasks\], got \[1, 1, 2\]"),
+        ([0.5], r"got \[1\]"),
+        ([], "expected shape"),
+        ([[1.0], [1.0, 2.0]], "expected numbers"),
+        ([["high"]], "expected numbers"),
+        ([[np.inf]], "infinite"),
+    ],
+)
 def test_wrong_scores(wrong, message):
     with pytest.raises(InputError, match=message):
         metrics.forgetting(wrong)

@@ -12,17 +12,38 @@ from tffcl.errors import InputError
 from tffcl.reports import curves
 
 HISTORY = [
-    {"event": "round", "task": 0, "round": 0, "accuracy": {"0": [0.5], "1": [0.25]},
-     "bytes_up": {"0": 1_000_000, "1": 1_000_000}, "bytes_up_dense": {"0": 4_000_000, "1": 4_000_000},
-     "bytes_down": {"0": 500_000}, "bytes_down_dense": {"0": 500_000}},
-    {"event": "round", "task": 0, "round": 1, "accuracy": {"0": [0.75]},
-     "bytes_up": {"0": 1_000_000, "1": None}},
+    {
+        "event": "round",
+        "task": 0,
+        "round": 0,
+        "accuracy": {"0": [0.5], "1": [0.25]},
+        "bytes_up": {"0": 1_000_000, "1": 1_000_000},
+        "bytes_up_dense": {"0": 4_000_000, "1": 4_000_000},
+        "bytes_down": {"0": 500_000},
+        "bytes_down_dense": {"0": 500_000},
+    },
+    {
+        "event": "round",
+        "task": 0,
+        "round": 1,
+        "accuracy": {"0": [0.75]},
+        "bytes_up": {"0": 1_000_000, "1": None},
+    },
     {"event": "task_end", "task": 0, "accuracy": [[0.75], [None]], "bytes_up": {"0": 250_000}},
-    {"event": "round", "task": 1, "round": 0, "accuracy": {"0": [0.5, 1.0], "1": [None, 0.75]},
-     "bytes_up": {"0": 1_000_000}, "bytes_down": {"0": 500_000}},
+    {
+        "event": "round",
+        "task": 1,
+        "round": 0,
+        "accuracy": {"0": [0.5, 1.0], "1": [None, 0.75]},
+        "bytes_up": {"0": 1_000_000},
+        "bytes_down": {"0": 500_000},
+    },
 ]
-RESULTS = {"method": "fedseit", "dataset": "trec6",
-           "accuracy": [[[0.75, None], [0.5, 1.0]], [[None, None], [None, 0.75]]]}
+RESULTS = {
+    "method": "fedseit",
+    "dataset": "trec6",
+    "accuracy": [[[0.75, None], [0.5, 1.0]], [[None, None], [None, 0.75]]],
+}
 
 
 def is_png(path):
@@ -50,7 +71,10 @@ def test_write_plots_of_a_run(tmp_path):
     (tmp_path / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in HISTORY) + '{"eve')
     running = reports.write_plots(tmp_path)
     assert [path.name for path in running] == [
-        "communication.png", "accuracy_per_round_client_1.png", "accuracy_per_round_client_2.png"]
+        "communication.png",
+        "accuracy_per_round_client_1.png",
+        "accuracy_per_round_client_2.png",
+    ]
     (tmp_path / "results.json").write_text(json.dumps(RESULTS))
     paths = reports.write_plots(str(tmp_path))
     assert paths[-1] == tmp_path / "plots" / "accuracy_matrix.png"
@@ -63,9 +87,14 @@ def test_several_runs_in_one_picture(tmp_path):
     assert is_png(path)
 
 
-@pytest.mark.parametrize("results", [
-    {"nll": [[[98.8]]]}, {"accuracy": [[[None]]]},
-    {"accuracy": [[[0.5 if i <= t else None for i in range(14)] for t in range(14)]] * 6}])
+@pytest.mark.parametrize(
+    "results",
+    [
+        {"nll": [[[98.8]]]},
+        {"accuracy": [[[None]]]},
+        {"accuracy": [[[0.5 if i <= t else None for i in range(14)] for t in range(14)]] * 6},
+    ],
+)
 def test_matrices_of_other_shapes(tmp_path, results):
     assert is_png(reports.plot_accuracy_matrix(results, tmp_path / "matrix.png"))
 

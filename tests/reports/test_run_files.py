@@ -46,11 +46,14 @@ def test_the_newer_line_of_a_round_counts(tmp_path):
     assert reports.load_history(tmp_path) == [newer, second]
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("{broken\n" + json.dumps(ROUND) + "\n", "line 1: not valid JSON"),
-    ("[1]\n", "line 1: expected a JSON object, got list"),
-    (b"\xff\xfe\n" + json.dumps(ROUND).encode(), "line 1: not valid JSON"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{broken\n" + json.dumps(ROUND) + "\n", "line 1: not valid JSON"),
+        ("[1]\n", "line 1: expected a JSON object, got list"),
+        (b"\xff\xfe\n" + json.dumps(ROUND).encode(), "line 1: not valid JSON"),
+    ],
+)
 def test_damage_elsewhere_names_the_line(tmp_path, content, message):
     write_history(tmp_path, content)
     with pytest.raises(InputError, match=message) as caught:

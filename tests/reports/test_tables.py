@@ -6,13 +6,27 @@ from tffcl import reports
 from tffcl.errors import InputError
 
 FEDSEIT = {
-    "method": "fedseit", "dataset": "trec6", "seed": 1, "num_clients": 2, "num_tasks": 2,
+    "method": "fedseit",
+    "dataset": "trec6",
+    "seed": 1,
+    "num_clients": 2,
+    "num_tasks": 2,
     "accuracy": [[[0.9, None], [0.8, 0.7]], [[0.5, None], [None, 0.6]]],
-    "task_averaged_test_accuracy": 0.7, "forgetting": 0.1, "bytes_up": {"0": [1_500_000, 500_000]},
-    "bytes_down": 999, "seconds": {"total": 12.34, "per_client_epoch": 0.08},
+    "task_averaged_test_accuracy": 0.7,
+    "forgetting": 0.1,
+    "bytes_up": {"0": [1_500_000, 500_000]},
+    "bytes_down": 999,
+    "seconds": {"total": 12.34, "per_client_epoch": 0.08},
 }
-MADE = {"method": "confedmade", "dataset": "mnist", "seed": 1, "nll": [[[98.8]]], "average_nll": 98.765,
-        "forgetting": float("nan"), "seconds": 250.0}
+MADE = {
+    "method": "confedmade",
+    "dataset": "mnist",
+    "seed": 1,
+    "nll": [[[98.8]]],
+    "average_nll": 98.765,
+    "forgetting": float("nan"),
+    "seconds": 250.0,
+}
 
 
 def test_results_as_text():
@@ -27,8 +41,17 @@ def test_densities_have_columns_of_their_own_and_no_data_is_a_dash():
     table = reports.results_table([FEDSEIT, MADE], markdown=True).splitlines()
     header, _, first, second = ([cell.strip() for cell in line.strip("|").split("|")] for line in table)
     assert dict(zip(header, second)) == {
-        "method": "confedmade", "dataset": "mnist", "seed": "1", "clients x tasks": "-", "TTA %": "-",
-        "NLL nats": "98.77", "forgotten %": "-", "sent up": "-", "sent down": "-", "seconds": "250"}
+        "method": "confedmade",
+        "dataset": "mnist",
+        "seed": "1",
+        "clients x tasks": "-",
+        "TTA %": "-",
+        "NLL nats": "98.77",
+        "forgotten %": "-",
+        "sent up": "-",
+        "sent down": "-",
+        "seconds": "250",
+    }
     assert dict(zip(header, first))["NLL nats"] == "-"
 
 

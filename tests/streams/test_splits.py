@@ -23,8 +23,10 @@ def documents(task):
 
 
 def content(stream):
-    return [(t.client, t.task, t.labels, t.train.tolist(), t.validation.tolist(), t.test.tolist())
-            for t in flat(stream)]
+    return [
+        (t.client, t.task, t.labels, t.train.tolist(), t.validation.tolist(), t.test.tolist())
+        for t in flat(stream)
+    ]
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -98,7 +100,8 @@ def test_overlap_counts_by_hand(overlap):
 
 def test_overlap_zero_is_the_non_iid_split_and_validation_never_leaks():
     assert content(streams.overlapping(LABELS, TEST_LABELS, overlap=0)) == content(
-        streams.non_iid(LABELS, TEST_LABELS))
+        streams.non_iid(LABELS, TEST_LABELS)
+    )
     tasks = flat(streams.overlapping(LABELS, TEST_LABELS, overlap=0.5))
     trained = set().union(*(task.train.tolist() for task in tasks))
     assert not trained & set().union(*(task.validation.tolist() for task in tasks))
@@ -129,7 +132,11 @@ def test_known_split_stays_as_it_is():
     # A run resumes only if its stream can be made again: this split may never change for a released version.
     stream = streams.non_iid([0, 1, 2, 3] * 12, [0, 1, 2, 3], num_clients=2, num_tasks=2, labels_per_task=2)
     assert [(task.labels, task.train.tolist()[:3]) for task in flat(stream)] == [
-        ((1, 3), [7, 13, 15]), ((1, 3), [5, 21, 27]), ((1, 2), [2, 6, 10]), ((0, 3), [0, 3, 4])]
+        ((1, 3), [7, 13, 15]),
+        ((1, 3), [5, 21, 27]),
+        ((1, 2), [2, 6, 10]),
+        ((0, 3), [0, 3, 4]),
+    ]
 
 
 def test_names_of_the_package():

@@ -117,7 +117,8 @@ def reproduce(
     cells = [Cell(d, r, v) for d in datasets for r in retentions for v in variants]
     runs = [(cell, seed) for cell in cells for seed in seeds]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        failures = [f for f in pool.map(lambda run: _run(*run, root, schedule), runs) if f]
+        ended = pool.map(lambda run: _run(run[0], run[1], root, schedule), runs)
+        failures = [failure for failure in ended if failure]
     click.echo(table(cells, seeds, root))
     if failures:
         raise RunError(f"{len(failures)} of {len(runs)} runs failed; the first: {failures[0]}")

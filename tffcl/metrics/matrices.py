@@ -23,7 +23,8 @@ def score_tensor(scores: ArrayLike, name: str = "scores") -> np.ndarray:
         tensor = np.array(scores, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{name}: expected numbers [clients, tasks, tasks], NaN or None for no data; {error}") from error
+            f"{name}: expected numbers [clients, tasks, tasks], NaN or None for no data; {error}"
+        ) from error
     if tensor.ndim == 2:
         tensor = tensor[None]
     if tensor.ndim != 3 or tensor.shape[1] != tensor.shape[2] or not tensor.size:
@@ -107,7 +108,10 @@ def backward_transfer(scores: ArrayLike, *, higher_is_better: bool = True) -> fl
 
 
 def forward_transfer(
-    scores: ArrayLike, baseline: ArrayLike | None, *, higher_is_better: bool = True,
+    scores: ArrayLike,
+    baseline: ArrayLike | None,
+    *,
+    higher_is_better: bool = True,
 ) -> float:
     """What earlier tasks do for a task not yet learned: mean over clients and i > 0 of a[i-1, i] - b[i].
 
@@ -130,7 +134,8 @@ def forward_transfer(
     if baseline is None:
         raise InputError(
             f"forward transfer needs a baseline [{num_clients}, {num_tasks}]: the score on every task before "
-            "any training; evaluate the initial model first")
+            "any training; evaluate the initial model first"
+        )
     try:
         before = np.atleast_2d(np.array(baseline, dtype=np.float64))
     except (TypeError, ValueError) as error:
@@ -140,7 +145,8 @@ def forward_transfer(
     next_task = np.diagonal(tensor, offset=1, axis1=1, axis2=2)
     if num_tasks > 1 and np.isnan(next_task).all():
         raise InputError(
-            "forward transfer needs scores[c][i-1][i], on a task before it was learned; all of them are NaN")
+            "forward transfer needs scores[c][i-1][i], on a task before it was learned; all of them are NaN"
+        )
     change = mean_of_known(next_task - before[:, 1:])
     return change if higher_is_better else -change
 

@@ -27,7 +27,8 @@ def rounds_of(history: History) -> list[Event]:
     for number, event in enumerate(rounds, start=1):
         if not isinstance(event.get("task"), int):
             raise InputError(
-                f"round {number} of the history: 'task' must be a number, got {event.get('task')!r}")
+                f"round {number} of the history: 'task' must be a number, got {event.get('task')!r}"
+            )
     return rounds
 
 
@@ -53,7 +54,10 @@ def accuracy_curve(rounds: Sequence[Event], client: int, task: int) -> list[floa
 
 
 def plot_accuracy_per_round(
-    history: Union[History, Mapping[str, History]], path: PathLike, *, client: int | None = None,
+    history: Union[History, Mapping[str, History]],
+    path: PathLike,
+    *,
+    client: int | None = None,
 ) -> pathlib.Path:
     """Test accuracy of each task of one client at the end of each round (FedSeIT, fig. 5).
 
@@ -84,19 +88,28 @@ def plot_accuracy_per_round(
     for axis, (task, (first, last)) in zip(axes, spans.items()):
         axis.axvspan(first - 0.5, last + 0.5, color=figures.SHADE, linewidth=0, zorder=0)
         for place, (name, rounds) in enumerate(runs.items()):
-            axis.plot(range(1, len(rounds) + 1), accuracy_curve(rounds, client, task), label=name,
-                      linewidth=1.4, markersize=3.2, **_style(place))
+            axis.plot(
+                range(1, len(rounds) + 1),
+                accuracy_curve(rounds, client, task),
+                label=name,
+                linewidth=1.4,
+                markersize=3.2,
+                **_style(place),
+            )
         axis.set_title(f"Task {task + 1}", fontsize=9)
         figures.plain_axis(axis)
         figures.round_axis(axis, max(map(len, runs.values())))
-    figure.suptitle(f"Client {client + 1}: test accuracy after each round\n"
-                    "(shaded: the rounds that learn the task)", fontsize=10)
+    figure.suptitle(
+        f"Client {client + 1}: test accuracy after each round\n(shaded: the rounds that learn the task)",
+        fontsize=10,
+    )
     figure.supxlabel("Round, all tasks", fontsize=9)
     figure.supylabel("Test accuracy (%)", fontsize=9)
     if len(runs) > 1:
         # At the side: below, it would lie on the label of the x axis.
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=9,
-                      frameon=False)
+        figure.legend(
+            *axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=9, frameon=False
+        )
     return figures.save(figure, path)
 
 
@@ -134,10 +147,26 @@ def plot_communication(history: History, path: PathLike) -> pathlib.Path:
     for axis, (key, title) in zip(axes, directions):
         for place, (suffix, name, line) in enumerate((("_dense", "if sent dense", "--"), ("", "sent", "-"))):
             curve = cumulative_megabytes(history, key + suffix)
-            axis.plot(numbers, curve, line, label=name, linewidth=1.8, color=figures.COLOURS[1 - place],
-                      marker="o", markevery=[-1], markersize=4)
-            axis.annotate(f"{curve[-1]:,.3g}", (len(rounds), curve[-1]), xytext=(4, 0), fontsize=8,
-                          textcoords="offset points", va="center", color=figures.COLOURS[1 - place])
+            axis.plot(
+                numbers,
+                curve,
+                line,
+                label=name,
+                linewidth=1.8,
+                color=figures.COLOURS[1 - place],
+                marker="o",
+                markevery=[-1],
+                markersize=4,
+            )
+            axis.annotate(
+                f"{curve[-1]:,.3g}",
+                (len(rounds), curve[-1]),
+                xytext=(4, 0),
+                fontsize=8,
+                textcoords="offset points",
+                va="center",
+                color=figures.COLOURS[1 - place],
+            )
         for first, _ in list(task_spans(rounds).values())[1:]:
             axis.axvline(first - 0.5, color="#AAAAAA", linewidth=0.8, linestyle=":")
         axis.set_title(title, fontsize=9)
@@ -152,5 +181,7 @@ def plot_communication(history: History, path: PathLike) -> pathlib.Path:
 
 
 def _style(place: int) -> dict[str, Any]:
-    return {"color": figures.COLOURS[place % len(figures.COLOURS)],
-            "marker": figures.MARKERS[place % len(figures.MARKERS)]}
+    return {
+        "color": figures.COLOURS[place % len(figures.COLOURS)],
+        "marker": figures.MARKERS[place % len(figures.MARKERS)],
+    }

@@ -31,7 +31,12 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def panels(
-    count: int, *, most_columns: int, width: float, height: float, **kwargs: Any,
+    count: int,
+    *,
+    most_columns: int,
+    width: float,
+    height: float,
+    **kwargs: Any,
 ) -> tuple[Any, list[Any]]:
     """A figure with `count` panels in rows of at most `most_columns`; each is `width` x `height` inches."""
     rows = math.ceil(count / most_columns)
@@ -40,7 +45,7 @@ def panels(
     axes = figure.subplots(rows, columns, squeeze=False, **kwargs).ravel().tolist()
     for axis in axes[count:]:
         axis.remove()
-    for axis in axes[max(0, count - columns):count]:
+    for axis in axes[max(0, count - columns) : count]:
         axis.tick_params(labelbottom=True)  # also above a gap in the last row
     return figure, axes[:count]
 

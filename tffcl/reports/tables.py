@@ -48,7 +48,10 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
 
 
 def accuracy_matrix_table(
-    results: Mapping[str, Any], *, client: int | None = None, markdown: bool = False,
+    results: Mapping[str, Any],
+    *,
+    client: int | None = None,
+    markdown: bool = False,
 ) -> str:
     """Accuracy (%) or NLL (nats) on each task, a row for the time after each task.
 
@@ -63,7 +66,7 @@ def accuracy_matrix_table(
     key, tensor = scores_of(results)
     if client is not None and not 0 <= client < len(tensor):
         raise InputError(f"client {client} is not in the results; clients are 0..{len(tensor) - 1}")
-    chosen = tensor if client is None else tensor[client:client + 1]
+    chosen = tensor if client is None else tensor[client : client + 1]
     num_tasks = tensor.shape[1]
     cell = _percent if key == "accuracy" else _number
     rows = [
@@ -87,7 +90,11 @@ def scores_of(results: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def render(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool, num_text_columns: int = 1,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    markdown: bool,
+    num_text_columns: int = 1,
 ) -> str:
     """Lays out cells; the first `num_text_columns` columns to the left, numbers to the right.
 
@@ -99,15 +106,19 @@ def render(
     cells = [[cell.replace("|", r"\|") if markdown else cell for cell in row] for row in [header, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells)]
     texts = [
-        [cell.ljust(width) if place < num_text_columns else cell.rjust(width)
-         for place, (cell, width) in enumerate(zip(row, widths))]
+        [
+            cell.ljust(width) if place < num_text_columns else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths))
+        ]
         for row in cells
     ]
     if not markdown:
         lines = ["  ".join(row).rstrip() for row in texts]
         return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
-    rule = [f":{'-' * (width + 1)}" if place < num_text_columns else f"{'-' * (width + 1)}:"
-            for place, width in enumerate(widths)]
+    rule = [
+        f":{'-' * (width + 1)}" if place < num_text_columns else f"{'-' * (width + 1)}:"
+        for place, width in enumerate(widths)
+    ]
     lines = ["| " + " | ".join(row) + " |" for row in texts]
     return "\n".join([lines[0], "|" + "|".join(rule) + "|", *lines[1:]])
 

@@ -30,8 +30,9 @@ def num_common(documents: int, overlap: float) -> int:
     return int(documents * overlap + 0.5)
 
 
-def build_stream(name: str, request: Request, capacities: Mapping[int, int], picks: list[tuple[int, ...]],
-                 overlap: float) -> TaskStream:
+def build_stream(
+    name: str, request: Request, capacities: Mapping[int, int], picks: list[tuple[int, ...]], overlap: float
+) -> TaskStream:
     """Divides the documents between tasks with given labels, and puts each client's tasks in order.
 
     Args:
@@ -48,16 +49,21 @@ def build_stream(name: str, request: Request, capacities: Mapping[int, int], pic
     for client in range(request.num_clients):
         # Drafts stay as they were generated and only get a number, so that order_seed moves no document.
         order = generator(request.order_seed, ORDER, client).permutation(request.num_tasks)
-        drafts += [_Draft(client, task, picks[client * request.num_tasks + place])
-                   for place, task in enumerate(order.tolist())]
+        drafts += [
+            _Draft(client, task, picks[client * request.num_tasks + place])
+            for place, task in enumerate(order.tolist())
+        ]
     for label in request.label_ids():
         _fill(drafts, label, request, overlap)
     tasks = {(draft.client, draft.task): _finish(draft, request) for draft in drafts}
     return TaskStream(
         name,
-        tuple(tuple(tasks[client, task] for task in range(request.num_tasks))
-              for client in range(request.num_clients)),
-        tuple(label for label, count in capacities.items() if count == 0))
+        tuple(
+            tuple(tasks[client, task] for task in range(request.num_tasks))
+            for client in range(request.num_clients)
+        ),
+        tuple(label for label, count in capacities.items() if count == 0),
+    )
 
 
 def _fill(drafts: list[_Draft], label: int, request: Request, overlap: float) -> None:
@@ -75,7 +81,8 @@ def _fill(drafts: list[_Draft], label: int, request: Request, overlap: float) ->
             raise StreamError(
                 f"task {draft.task} of client {draft.client} has no training document of "
                 f"{request.describe(label)}: its {len(documents)} documents cannot serve the {len(loads)} "
-                "tasks that picked it; ask for min_documents=1 or more, or fewer tasks")
+                "tasks that picked it; ask for min_documents=1 or more, or fewer tasks"
+            )
         draft.own.append(part)
         draft.common_train.append(train)
         draft.common_validation.append(validation)
@@ -84,7 +91,10 @@ def _fill(drafts: list[_Draft], label: int, request: Request, overlap: float) ->
 def _finish(draft: _Draft, request: Request) -> Task:
     train, validation = division.hold_out(draft.own, request.validation_share)
     return Task(
-        draft.client, draft.task, draft.labels,
+        draft.client,
+        draft.task,
+        draft.labels,
         train=np.concatenate([train, *draft.common_train]),
         validation=np.concatenate([validation, *draft.common_validation]),
-        test=np.flatnonzero(np.isin(request.test_labels, draft.labels)))
+        test=np.flatnonzero(np.isin(request.test_labels, draft.labels)),
+    )

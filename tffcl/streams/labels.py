@@ -19,7 +19,8 @@ def checked_labels(labels: Sequence[int] | np.ndarray, where: str, num_labels: i
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
         raise StreamError(
             f"{where}: expected a flat sequence of whole label ids, got shape {array.shape}, "
-            f"dtype {array.dtype}")
+            f"dtype {array.dtype}"
+        )
     upper = np.inf if num_labels is None else num_labels
     wrong = np.flatnonzero((array < 0) | (array >= upper))
     if wrong.size:
@@ -61,7 +62,8 @@ def pick_labels(
         raise StreamError(
             f"{num_tasks} tasks x {labels_per_task} labels = {num_tasks * labels_per_task} picks, but the "
             f"labels' documents allow {sum(left.values())}: ask for fewer clients, tasks or labels_per_task, "
-            "or a smaller min_documents")
+            "or a smaller min_documents"
+        )
     picks = []
     for remaining in range(num_tasks, 0, -1):
         slack = sum(min(n, remaining - 1) for n in left.values()) - (remaining - 1) * labels_per_task

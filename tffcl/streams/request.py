@@ -49,8 +49,14 @@ class Request:
     require_test: bool
 
     def __post_init__(self) -> None:
-        for name, least in (("num_clients", 1), ("num_tasks", 1), ("labels_per_task", 1), ("seed", 0),
-                            ("order_seed", 0), ("min_documents", 0)):
+        for name, least in (
+            ("num_clients", 1),
+            ("num_tasks", 1),
+            ("labels_per_task", 1),
+            ("seed", 0),
+            ("order_seed", 0),
+            ("min_documents", 0),
+        ):
             if name != "labels_per_task" or self.labels_per_task is not None:
                 check_count(name, getattr(self, name), least)
         check_share("validation_share", self.validation_share)
@@ -92,19 +98,23 @@ class Request:
         if wanted > len(ids):
             raise StreamError(
                 f"labels_per_task={wanted}, but the dataset has {len(ids)} labels: ask for {len(ids)} "
-                "or fewer")
+                "or fewer"
+            )
         trains = labels_lib.documents_by_label(np.asarray(self.train_labels), ids)
         tested = set(np.unique(self.test_labels).tolist())
         capacities = {
             label: min(self.total_tasks, capacity(len(trains[label])))
-            if label in tested or not self.require_test else 0
+            if label in tested or not self.require_test
+            else 0
             for label in ids
         }
         usable = sum(n > 0 for n in capacities.values())
         if usable < wanted:
             rule = f"at least {needed} training documents" + (
-                " and a test document" if self.require_test else "")
+                " and a test document" if self.require_test else ""
+            )
             raise StreamError(
                 f"labels_per_task={wanted}, but only {usable} of {len(ids)} labels have {rule}: ask for "
-                "fewer labels_per_task, or a smaller min_documents or require_test=False")
+                "fewer labels_per_task, or a smaller min_documents or require_test=False"
+            )
         return capacities

@@ -20,9 +20,18 @@ _Labels = Union[Sequence[int], np.ndarray]  # row -> dataset label id, integer [
 
 
 def non_iid(
-    train_labels: _Labels, test_labels: _Labels, *, num_clients: int = 3, num_tasks: int = 5,
-    labels_per_task: int = 4, validation_share: float = 1 / 8, seed: int = 42, order_seed: int = 1,
-    label_names: Sequence[str] | None = None, min_documents: int = 4, require_test: bool = True,
+    train_labels: _Labels,
+    test_labels: _Labels,
+    *,
+    num_clients: int = 3,
+    num_tasks: int = 5,
+    labels_per_task: int = 4,
+    validation_share: float = 1 / 8,
+    seed: int = 42,
+    order_seed: int = 1,
+    label_names: Sequence[str] | None = None,
+    min_documents: int = 4,
+    require_test: bool = True,
 ) -> TaskStream:
     """The paper's non-iid split: tasks share labels, never documents.
 
@@ -55,15 +64,34 @@ def non_iid(
       StreamError: the data cannot give this; the message says what would be possible.
     """
     return overlapping(
-        train_labels, test_labels, overlap=0.0, num_clients=num_clients, num_tasks=num_tasks,
-        labels_per_task=labels_per_task, validation_share=validation_share, seed=seed, order_seed=order_seed,
-        label_names=label_names, min_documents=min_documents, require_test=require_test)
+        train_labels,
+        test_labels,
+        overlap=0.0,
+        num_clients=num_clients,
+        num_tasks=num_tasks,
+        labels_per_task=labels_per_task,
+        validation_share=validation_share,
+        seed=seed,
+        order_seed=order_seed,
+        label_names=label_names,
+        min_documents=min_documents,
+        require_test=require_test,
+    )
 
 
 def overlapping(
-    train_labels: _Labels, test_labels: _Labels, *, overlap: float = 1.0, num_clients: int = 3,
-    num_tasks: int = 5, labels_per_task: int = 4, validation_share: float = 1 / 8, seed: int = 42,
-    order_seed: int = 1, label_names: Sequence[str] | None = None, min_documents: int = 4,
+    train_labels: _Labels,
+    test_labels: _Labels,
+    *,
+    overlap: float = 1.0,
+    num_clients: int = 3,
+    num_tasks: int = 5,
+    labels_per_task: int = 4,
+    validation_share: float = 1 / 8,
+    seed: int = 42,
+    order_seed: int = 1,
+    label_names: Sequence[str] | None = None,
+    min_documents: int = 4,
     require_test: bool = True,
 ) -> TaskStream:
     """As `non_iid`, but tasks that share a label also share documents of it.
@@ -78,8 +106,19 @@ def overlapping(
       StreamError: the data cannot give this; the message says what would be possible.
     """
     check_share("overlap", overlap)
-    request = Request(train_labels, test_labels, num_clients, num_tasks, labels_per_task, validation_share,
-                      seed, order_seed, label_names, min_documents, require_test)
+    request = Request(
+        train_labels,
+        test_labels,
+        num_clients,
+        num_tasks,
+        labels_per_task,
+        validation_share,
+        seed,
+        order_seed,
+        label_names,
+        min_documents,
+        require_test,
+    )
 
     def capacity(documents: int) -> int:
         common = num_common(documents, overlap)
@@ -88,15 +127,23 @@ def overlapping(
         return (documents - common) // (min_documents - common)
 
     capacities = request.capacities(capacity, min_documents)
-    picks = labels_lib.pick_labels(
-        capacities, request.total_tasks, labels_per_task, generator(seed, PICK))
+    picks = labels_lib.pick_labels(capacities, request.total_tasks, labels_per_task, generator(seed, PICK))
     return build_stream("non_iid" if overlap == 0 else "overlapping", request, capacities, picks, overlap)
 
 
 def iid(
-    train_labels: _Labels, test_labels: _Labels, *, num_clients: int = 3, num_tasks: int = 5,
-    labels_per_task: int | None = None, validation_share: float = 1 / 8, seed: int = 42, order_seed: int = 1,
-    label_names: Sequence[str] | None = None, min_documents: int = 4, require_test: bool = True,
+    train_labels: _Labels,
+    test_labels: _Labels,
+    *,
+    num_clients: int = 3,
+    num_tasks: int = 5,
+    labels_per_task: int | None = None,
+    validation_share: float = 1 / 8,
+    seed: int = 42,
+    order_seed: int = 1,
+    label_names: Sequence[str] | None = None,
+    min_documents: int = 4,
+    require_test: bool = True,
 ) -> TaskStream:
     """Every task has the same labels, and an equal random part of the documents of each.
 
@@ -108,12 +155,24 @@ def iid(
     Raises:
       StreamError: the data cannot give this; the message says what would be possible.
     """
-    request = Request(train_labels, test_labels, num_clients, num_tasks, labels_per_task, validation_share,
-                      seed, order_seed, label_names, min_documents, require_test)
+    request = Request(
+        train_labels,
+        test_labels,
+        num_clients,
+        num_tasks,
+        labels_per_task,
+        validation_share,
+        seed,
+        order_seed,
+        label_names,
+        min_documents,
+        require_test,
+    )
     # A label serves all tasks or none: the tasks would not be identically distributed otherwise.
     needed = request.total_tasks * min_documents
     capacities = request.capacities(
-        lambda documents: request.total_tasks if documents >= needed else 0, needed)
+        lambda documents: request.total_tasks if documents >= needed else 0, needed
+    )
     if labels_per_task is None:
         common = tuple(label for label, n in capacities.items() if n)
     else:

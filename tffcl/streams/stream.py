@@ -35,7 +35,8 @@ class Task:
         if not self.labels or list(self.labels) != sorted(set(self.labels)):
             raise StreamError(
                 f"task {self.task} of client {self.client}: labels must be ascending, distinct and at least "
-                f"one, got {self.labels}")
+                f"one, got {self.labels}"
+            )
         for field in ("train", "validation", "test"):
             indices = np.sort(np.asarray(getattr(self, field), np.int64).reshape(-1))
             indices.setflags(write=False)
@@ -43,7 +44,8 @@ class Task:
         if np.intersect1d(self.train, self.validation).size:
             raise StreamError(
                 f"task {self.task} of client {self.client}: train and validation share documents; "
-                "they must be disjoint")
+                "they must be disjoint"
+            )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,13 +67,15 @@ class TaskStream:
         if len(lengths) != 1 or 0 in lengths:
             raise StreamError(
                 f"stream {self.name!r}: every client needs the same number of tasks, at least 1; got lengths "
-                f"{[len(tasks) for tasks in self.tasks]}")
+                f"{[len(tasks) for tasks in self.tasks]}"
+            )
         for client, tasks in enumerate(self.tasks):
             for place, task in enumerate(tasks):
                 if (task.client, task.task) != (client, place):
                     raise StreamError(
                         f"stream {self.name!r}: tasks[{client}][{place}] says it is task {task.task} of "
-                        f"client {task.client}; the numbers must equal the place")
+                        f"client {task.client}; the numbers must equal the place"
+                    )
 
     @property
     def num_clients(self) -> int:
@@ -92,5 +96,6 @@ class TaskStream:
         if not (0 <= client < self.num_clients and 0 <= task < self.num_tasks):
             raise StreamError(
                 f"stream {self.name!r} has no task {task} of client {client}: clients are "
-                f"0..{self.num_clients - 1}, tasks 0..{self.num_tasks - 1}")
+                f"0..{self.num_clients - 1}, tasks 0..{self.num_tasks - 1}"
+            )
         return self.tasks[client][task]
