@@ -190,7 +190,7 @@ def test_report_of_a_run(run, finished):
 
 
 def test_options_are_parsed_in_one_place():
-    assert FedSeITOptions.parse([]).learning_rate == 1e-4
+    assert FedSeITOptions.parse([]).complete("trec6").learning_rate == 1e-4
     assert FedSeITOptions.parse(["--method", "local", "--share-dense"]).label == "local"
     with pytest.raises(InputError, match="--retention"):
         FedSeITOptions.parse(["--retention", "inf"])
@@ -202,7 +202,7 @@ def test_default_data(monkeypatch, tmp_path, capsys):
     texts, options = text_data.load_texts(FedSeITOptions.parse(["--data-dir", str(tmp_path)]))
     assert texts.name == "sample"
     assert "taking the small sample that ships" in capsys.readouterr().err
-    assert (options.num_rounds, options.num_epochs) == (3, 10)
+    assert (options.num_rounds, options.num_epochs, options.learning_rate) == (3, 10, 1e-3)
     own = FedSeITOptions.parse(["--dataset", "sample", "--num-rounds", "7"])
     assert text_data.load_texts(own)[1].num_rounds == 7
 

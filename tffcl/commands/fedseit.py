@@ -41,7 +41,7 @@ def run(options: FedSeITOptions) -> None:
             process,
             data,
             transfer,
-            num_rounds=options.num_rounds or 1,
+            num_rounds=options.num_rounds,
             seed=options.seed,
             clients_per_round=options.clients_per_round,
             evaluate_every=options.evaluate_every,
@@ -91,7 +91,7 @@ def build_process(
 
     config = models.TextCNNConfig(embedding_size, max_classes=options.labels_per_task)
     training = client_works.LocalTraining(
-        num_epochs=options.num_epochs or 1,
+        num_epochs=options.num_epochs,
         batch_size=options.batch_size,
         learning_rate=options.learning_rate,
         patience=options.patience,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 import zlib
@@ -11,7 +10,6 @@ from typing import Optional
 import numpy as np
 
 from tffcl import datasets, errors, streams
-from tffcl.commands import fedseit_options
 from tffcl.commands.entry import say
 from tffcl.commands.fedseit_options import FedSeITOptions
 from tffcl.datasets import glove_package, registry
@@ -31,12 +29,7 @@ def load_texts(options: FedSeITOptions) -> tuple[datasets.TextDataset, FedSeITOp
         texts = datasets.load(options.dataset, options.data_dir)
     else:
         texts = _default_texts(options.data_dir)
-    is_sample = texts.name == "sample"
-    rounds = fedseit_options.SAMPLE_ROUNDS if is_sample else fedseit_options.PAPER_ROUNDS
-    epochs = fedseit_options.SAMPLE_EPOCHS if is_sample else fedseit_options.PAPER_EPOCHS
-    complete = dataclasses.replace(
-        options, num_rounds=options.num_rounds or rounds, num_epochs=options.num_epochs or epochs
-    )
+    complete = options.complete(texts.name)
     say(
         f"data: {texts.name}, {len(texts.train_texts)} training and {len(texts.test_texts)} test documents, "
         f"{len(texts.label_names)} labels; {complete.num_rounds} rounds a task, up to {complete.num_epochs} epochs"
