@@ -155,7 +155,9 @@ class FedSeITOptions:
     def complete(self, dataset: str) -> FedSeITOptions:
         """The options with the schedule for a data set in the place of what was not given."""
         schedule = SAMPLE_SCHEDULE if dataset == "sample" else PAPER_SCHEDULE
-        missing = {name: value for name, value in schedule.items() if getattr(self, name) is None}
+        missing: dict[str, Any] = {
+            name: value for name, value in schedule.items() if getattr(self, name) is None
+        }
         return dataclasses.replace(self, **missing)
 
     @property
