@@ -75,8 +75,11 @@ def test_worker_is_gone_after_the_process_ends(ending):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_worker_is_gone_after_a_signal(number):
+    # Background jobs and nohup leave signals ignored, and children inherit that.
     process, worker_pid = _start_script(
-        "signal.signal(signal.SIGINT, signal.default_int_handler); time.sleep(60)"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "for number in (signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_DFL)\n"
+        "time.sleep(60)"
     )
     assert _is_running(worker_pid)
     time.sleep(0.1)
