@@ -106,6 +106,8 @@ def test_help_is_quick():
         (["run", "fedseit", "--learning-rate", "nan"], ["--learning-rate must be a number above 0", "nan"]),
         (["run", "fedseit", "--sparsity", "-1"], ["--sparsity must be a number 0 or more"]),
         (["run", "fedseit", "--resume"], ["--resume", "--output-dir"]),
+        (["run", "fedseit", "--seed", 2**32], ["--seed", "4294967296"]),
+        (["run", "fedseit", "--split-seed", "-1"], ["--split-seed", "-1"]),
         (
             ["run", "fedseit", "--num-clients", "2", "--clients-per-round", "3"],
             ["--clients-per-round 3", "2"],
@@ -116,6 +118,20 @@ def test_help_is_quick():
 )
 def test_wrong_flags(run, args, parts):
     wrong(run(*args), *parts)
+
+
+@pytest.mark.parametrize("args", [(), ("run",), ("reproduce",)])
+def test_without_a_command_the_help_is_shown_as_it_stands(run, args):
+    done = run(*args)
+    shown = done.stdout + done.stderr
+    assert "Usage: " in shown
+    assert "\n\nCommands:\n" in shown
+    assert "error" not in shown
+
+
+def test_reproduce_where_nothing_can_be_written(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    wrong(run("reproduce", "fedseit", "--output-dir", tmp_path / "file" / "runs"), "cannot be made")
 
 
 def test_no_such_data_and_vectors(run, tmp_path):

@@ -21,6 +21,11 @@ def exit_with(command: click.Command, name: str = "tffcl", args: Optional[Sequen
     _show_warnings(name)
     try:
         sys.exit(command.main(args=args, prog_name=name, standalone_mode=False) or 0)
+    except click.UsageError as error:
+        if error.ctx is not None and error.message == error.ctx.get_help():  # a group without a command
+            click.echo(error.message, err=True)
+            sys.exit(WRONG_INPUT)
+        _fail(name, error.format_message())
     except click.ClickException as error:
         _fail(name, error.format_message())
     except TffclError as error:

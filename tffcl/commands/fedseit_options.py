@@ -27,6 +27,7 @@ def _by_data(name: str) -> str:
 
 
 _WHOLE = click.IntRange(min=1)
+_SEED = click.IntRange(min=0, max=2**32 - 1)  # what gensim and numpy take
 _FLAGS = (
     click.option("--method", type=click.Choice(METHODS), default="fedseit", show_default=True, help="The method."),
     click.option(
@@ -82,11 +83,11 @@ _FLAGS = (
         help="When all tasks so far are evaluated.",
     ),
     click.option(
-        "--seed", type=click.IntRange(min=0), default=1, show_default=True,
+        "--seed", type=_SEED, default=1, show_default=True,
         help="Of the order of tasks and of everything that is drawn in training.",
     ),
     click.option(
-        "--split-seed", type=click.IntRange(min=0), default=42, show_default=True, help="Of the making of tasks."
+        "--split-seed", type=_SEED, default=42, show_default=True, help="Of the making of tasks."
     ),
     click.option("--output-dir", metavar="DIR", help="The run directory.  [default: a new one in runs/]"),
     click.option("--resume", is_flag=True, help="Go on with the run in --output-dir where it stopped."),

@@ -114,6 +114,10 @@ def reproduce(
             if name not in known:
                 raise InputError(f"{name!r} is none of {', '.join(known)}")
     root = pathlib.Path(output_dir)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{root}: cannot be made ({error.strerror})") from error
     cells = [Cell(d, r, v) for d in datasets for r in retentions for v in variants]
     runs = [(cell, seed) for cell in cells for seed in seeds]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -129,7 +133,6 @@ def _run(cell: Cell, seed: int, root: pathlib.Path, schedule: Sequence[str]) -> 
     folder = cell.folder(root, seed)
     if (folder / "results.json").exists():
         return None
-    root.mkdir(parents=True, exist_ok=True)
     resume = ["--resume"] if (folder / "config.json").exists() else []
     command = [sys.executable, "-m", "tffcl.cli", "run", "fedseit", *cell.flags(seed), *schedule]
     say(f"running {folder.name}")
