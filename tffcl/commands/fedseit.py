@@ -15,6 +15,7 @@ from tffcl import datasets, reports, transfers
 from tffcl.commands import text_data
 from tffcl.commands.entry import say
 from tffcl.commands.fedseit_options import FedSeITOptions
+from tffcl.errors import RunError
 
 if TYPE_CHECKING:
     from tffcl.templates import ContinualProcess
@@ -30,12 +31,13 @@ def run(options: FedSeITOptions) -> None:
     encoded = datasets.encode(texts, text_data.load_vectors(options, texts))
     stream = text_data.split(options, encoded)
 
+    folder = choose_directory(options, encoded.name)
+
     from tffcl import program, runtime
 
     data = program.TextClientData(encoded, stream)
     transfer = build_transfer(options)
     process = build_process(options, encoded.embedding.shape[1], transfer)
-    folder = choose_directory(options, encoded.name)
     with runtime.local():
         program.run_program(
             process,
@@ -69,6 +71,8 @@ def choose_directory(options: FedSeITOptions, dataset: str) -> pathlib.Path:
         [base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))
     )
     folder = pathlib.Path(options.output_dir or next(name for name in names if not name.exists()))
+    if not options.resume and (folder / "config.json").exists():  # said before anything heavy begins
+        raise RunError(f"{folder} holds a run already: go on with it (--resume), or give another directory")
     say(f"run directory: {folder}")
     return folder
 

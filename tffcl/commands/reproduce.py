@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import json
 import pathlib
 import subprocess
 import sys
@@ -132,7 +133,7 @@ def _run(cell: Cell, seed: int, root: pathlib.Path, schedule: Sequence[str]) -> 
     """Runs one cell and seed unless it is finished; returns what went wrong, in one line."""
     folder = cell.folder(root, seed)
     if (folder / "results.json").exists():
-        return None
+        return _other_schedule(folder, schedule)
     resume = ["--resume"] if (folder / "config.json").exists() else []
     command = [sys.executable, "-m", "tffcl.cli", "run", "fedseit", *cell.flags(seed), *schedule]
     say(f"running {folder.name}")
@@ -142,6 +143,17 @@ def _run(cell: Cell, seed: int, root: pathlib.Path, schedule: Sequence[str]) -> 
         )
     if done.returncode:
         return f"{folder.name} ended with exit code {done.returncode}, see {root / folder.name}.log"
+    return None
+
+
+def _other_schedule(folder: pathlib.Path, schedule: Sequence[str]) -> Optional[str]:
+    """What is wrong with a finished run if it had other rounds or epochs than are asked for now."""
+    there = json.loads((folder / "config.json").read_text())
+    for flag in ("--num-rounds", "--num-epochs"):
+        asked = int(schedule[list(schedule).index(flag) + 1]) if flag in schedule else None
+        found = there.get(flag[2:].replace("-", "_"))
+        if asked is not None and found != asked:
+            return f"{folder} was run with {flag} {found}, not {asked}: give another --output-dir"
     return None
 
 

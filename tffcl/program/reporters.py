@@ -88,8 +88,9 @@ class Released:
     def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
         del num_tasks
         self._num_rounds = num_rounds
-        if past and self._is_last_round(past[-1]):
-            self._held = dict(numbers_of(past[-1]))
+        # A run that was killed may have died after its checkpoint and before it told anybody.
+        for event in past:
+            self.report(event)
 
     def report(self, event: Event) -> None:
         self._held.update(numbers_of(event))
