@@ -202,6 +202,20 @@ def test_release_managers_of_tff(tiny, process, tmp_path):
     assert list((tmp_path / "tensorboard").glob("events*"))
 
 
+def test_a_resumed_reporter_misses_no_round(tmp_path):
+    """A kill may fall between a checkpoint and the telling of it: what is past is told again, once."""
+    path = tmp_path / "metrics.csv"
+    rounds = [{"event": "round", "task": 0, "round": r, "loss": {"0": float(r)}} for r in range(3)]
+    first = Released(tff.program.CSVFileReleaseManager(path, key_fieldname="round"))
+    first.start(1, 4, [])
+    first.report(rounds[0])
+    second = Released(tff.program.CSVFileReleaseManager(path, key_fieldname="round"))
+    second.start(1, 4, rounds[:2])
+    second.report(rounds[2])
+    with open(path, newline="") as file:
+        assert [row["round"] for row in csv.DictReader(file)] == ["1", "2", "3"]
+
+
 def test_release_inside_a_running_event_loop(tiny, process, tmp_path):
     manager = tff.program.CSVFileReleaseManager(tmp_path / "metrics.csv", key_fieldname="round")
 
