@@ -55,7 +55,6 @@ class Client:
     shared: tf.Tensor
     state: dict
     data: dict
-    raw: tuple
 
 
 def client(
@@ -76,7 +75,7 @@ def client(
     for _ in range(past_tasks):
         state, _ = work.end_task(state, data)
         state = work.begin_task(state, shared, rows)
-    return Client(work, shared, state, data, (rows, context, examples, held_out))
+    return Client(work, shared, state, data)
 
 
 def bare_round(clients: Sequence[Client]) -> Callable[[], None]:

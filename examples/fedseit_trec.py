@@ -32,6 +32,7 @@ def main(**flags) -> None:
 
     # Who learns what, and when: each task is a classification of its own over a few of the labels.
     stream = text_data.split(options, encoded)
+    folder = fedseit.choose_directory(options, encoded.name)
 
     # What a client receives of the others' knowledge for a task: lines 16-24.
     transfer = fedseit.build_transfer(options)
@@ -47,7 +48,6 @@ def main(**flags) -> None:
     # All tasks and rounds (lines 3-4) on a TFF worker of our own; every round leaves a checkpoint.
     from tffcl import program, runtime
 
-    folder = fedseit.choose_directory(options, encoded.name)
     with runtime.local():
         program.run_program(
             process,

@@ -27,3 +27,8 @@ class ContractError(TffclError, TypeError):
 
 class RunError(TffclError):
     """A run that cannot start, resume or go on: a foreign run directory, a full disk, a lost worker."""
+
+
+def run_exists(folder: object) -> RunError:
+    """The error for a run directory that may not be written over."""
+    return RunError(f"{folder} holds a run already: go on with it (--resume), or give another directory")

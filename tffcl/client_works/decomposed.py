@@ -21,7 +21,7 @@ from tffcl.client_works.decomposition import Decomposition
 from tffcl.client_works.evaluation import classification_sums, mean_cross_entropy
 from tffcl.client_works.exchange import Exchange
 from tffcl.client_works.optimizers import empty_variable
-from tffcl.client_works.outcome import all_finite, base_metrics
+from tffcl.client_works.outcome import all_finite, settle
 from tffcl.client_works.retention import build_retention, penalty
 from tffcl.client_works.training import LocalTraining, ParameterGroup, TrainingLoop, num_examples
 from tffcl.layers.kernels import decomposed_kernel, foreign_sum, prune
@@ -65,7 +65,6 @@ class DecomposedWork(ClientWork):
         foreign = ("foreign",) if self._adds_foreign else ()
         self.train_reads = ("key", "task", "base", "schedule", *_CURRENT, *foreign, *past)
         self.train_writes = ("base", "schedule", *_CURRENT, *past[1:2])
-        self.prepare_reads = ("key",)
         self.evaluate_type = OrderedDict((name, self.state_type[name]) for name in ("base", *_CURRENT))
         self.evaluate_type["reference"] = self.state_type["past_reference"]
         if self._adds_foreign:
@@ -189,7 +188,7 @@ class DecomposedWork(ClientWork):
         incoming = self._exchange.base_in(state["base"], shared)
         variables["base"].assign(incoming)
         variables["local"].assign(self._exchange.local_in(state["local"], shared))
-        key = randomness.fold(randomness.fold(state["key"], state["task"]), randomness.ROUNDS + round_num)
+        key = randomness.round_key(state["key"], state["task"], round_num)
 
         def loss_fn(batch: Tensors, step_key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return self._objective(variables, state, incoming, data["context"], batch, step_key)
@@ -267,20 +266,15 @@ class DecomposedWork(ClientWork):
         data: Mapping[str, Any],
         metrics: OrderedDict,
     ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        """Leaves a client out that has no data or whose parameters are not finite."""
-        examples = num_examples(data["train"])
         finite = all_finite(value for name, value in changed.items() if name != "schedule")
-        present = tf.logical_and(finite, examples > 0)
-        kept = {name: tf.where(present, value, state[name]) for name, value in changed.items()}
         upload, sent = self._exchange.outgoing(
             changed["base"], changed["mask_logits"], changed["local"], shared
         )
-        sent = tf.logical_and(sent, present)
-        delta = tf.where(sent, upload - shared, 0.0)
-        weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)
-        metrics = base_metrics(metrics, sent, finite, kept["schedule"])
+        kept, update, weight, metrics = settle(
+            changed, state, upload, sent, shared, data["train"], finite, metrics
+        )
         metrics["open_gates"] = tf.reduce_mean(tf.cast(self._exchange.gate(kept["mask_logits"]), tf.float32))
-        return kept, OrderedDict(delta=delta, sent=sent), weight, metrics
+        return kept, update, weight, metrics
 
     # -- evaluation ------------------------------------------------------------------------------------------
 

@@ -7,27 +7,48 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
+from tffcl.client_works.training import num_examples
+
+Tensors = Mapping[str, tf.Tensor]
+
 
 def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
     """Whether no entry of any tensor is NaN or infinite: a bool scalar."""
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
 
 
-def base_metrics(
-    training: Mapping[str, tf.Tensor], sent: tf.Tensor, finite: tf.Tensor, schedule: tf.Tensor
-) -> OrderedDict:
-    """The metrics of the training loop and, beside them, entries sent, whether the client was left out, and its
-    learning rate.
+def settle(
+    trained: Tensors,
+    state: Tensors,
+    upload: tf.Tensor,
+    sent: tf.Tensor,
+    shared: tf.Tensor,
+    train: Tensors,
+    finite: tf.Tensor,
+    metrics: Tensors,
+) -> tuple[Tensors, Tensors, tf.Tensor, OrderedDict]:
+    """Leaves a client out that has no examples or whose parameters are not finite; what `ClientWork.train` returns.
 
     Args:
-      training: metrics of `TrainingLoop.run`.
-      sent: bool, the entries that go to the server.
-      finite: bool scalar.
-      schedule: float32 `[4]`, see `LocalTraining.fresh_schedule`.
+      trained: entries of the state as training left them, `schedule` among them.
+      state: the same entries before.
+      upload: the client's vector as it would be sent, float32 `[n]`.
+      sent: which entries of it would be, bool `[n]`.
+      shared: the server's vector, float32 `[n]`.
+      train: the client's training examples.
+      finite: bool scalar, whether all trained parameters are.
+      metrics: of `TrainingLoop.run`.
     """
-    return OrderedDict(
-        training,
+    examples = num_examples(train)
+    present = tf.logical_and(finite, examples > 0)
+    kept = {name: tf.where(present, value, state[name]) for name, value in trained.items()}
+    sent = tf.logical_and(sent, present)
+    update = OrderedDict(delta=tf.where(sent, upload - shared, 0.0), sent=sent)
+    weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)
+    reported = OrderedDict(
+        metrics,
         sent=tf.math.count_nonzero(sent, dtype=tf.int32),
         non_finite=tf.cast(tf.logical_not(finite), tf.int32),
-        learning_rate=schedule[0],
+        learning_rate=kept["schedule"][0],
     )
+    return kept, update, weight, reported

@@ -14,8 +14,8 @@ from tffcl import errors
 from tffcl.client_works import randomness
 from tffcl.client_works.evaluation import classification_sums, mean_cross_entropy
 from tffcl.client_works.optimizers import empty_variable
-from tffcl.client_works.outcome import all_finite, base_metrics
-from tffcl.client_works.training import LocalTraining, ParameterGroup, TrainingLoop, num_examples
+from tffcl.client_works.outcome import all_finite, settle
+from tffcl.client_works.training import LocalTraining, ParameterGroup, TrainingLoop
 from tffcl.models.network import Network
 from tffcl.templates import ClientWork
 
@@ -104,7 +104,7 @@ class PlainWork(ClientWork):
         ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
             base.assign(shared)
             local.assign(state["local"])
-            key = randomness.fold(randomness.fold(state["key"], state["task"]), randomness.ROUNDS + round_num)
+            key = randomness.round_key(state["key"], state["task"], round_num)
 
             def loss_fn(batch: Tensors, step_key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 kernels = base.read_value()
@@ -152,13 +152,8 @@ class PlainWork(ClientWork):
         metrics: OrderedDict,
     ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
         finite = all_finite([base, trained["local"]])
-        examples = num_examples(data["train"])
-        present = tf.logical_and(finite, examples > 0)
-        kept = {name: tf.where(present, value, state[name]) for name, value in trained.items()}
-        sent = tf.fill(tf.shape(base), present)
-        update = OrderedDict(delta=tf.where(sent, base - shared, 0.0), sent=sent)
-        weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)
-        return kept, update, weight, base_metrics(metrics, sent, finite, kept["schedule"])
+        everything = tf.ones_like(base, tf.bool)
+        return settle(trained, state, base, everything, shared, data["train"], finite, metrics)
 
     def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
         past = len(state["past_local"])

@@ -20,3 +20,8 @@ def root_key(seed: int) -> tf.Tensor:
 def fold(key: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
     """A key that depends on `key` and on the int32 scalar `data`."""
     return tf.random.experimental.stateless_fold_in(key, data)
+
+
+def round_key(key: tf.Tensor, task: tf.Tensor, round_num: tf.Tensor) -> tf.Tensor:
+    """The key of one round of a client's task, from the client's key, the task's number and the server's round."""
+    return fold(fold(key, task), ROUNDS + round_num)

@@ -15,7 +15,7 @@ from tffcl import datasets, reports, transfers
 from tffcl.commands import text_data
 from tffcl.commands.entry import say
 from tffcl.commands.fedseit_options import FedSeITOptions
-from tffcl.errors import RunError
+from tffcl.errors import run_exists
 
 if TYPE_CHECKING:
     from tffcl.templates import ContinualProcess
@@ -72,7 +72,7 @@ def choose_directory(options: FedSeITOptions, dataset: str) -> pathlib.Path:
     )
     folder = pathlib.Path(options.output_dir or next(name for name in names if not name.exists()))
     if not options.resume and (folder / "config.json").exists():  # said before anything heavy begins
-        raise RunError(f"{folder} holds a run already: go on with it (--resume), or give another directory")
+        raise run_exists(folder)
     say(f"run directory: {folder}")
     return folder
 

@@ -57,8 +57,8 @@ def load_vectors(options: FedSeITOptions, texts: datasets.TextDataset) -> datase
       WordVectorError: what was asked for is missing or malformed.
     """
     source = options.embeddings or _default_vectors(options.data_dir)
-    tokenised = [datasets.tokenise(text) for text in texts.train_texts]
     if source == "own":
+        tokenised = [datasets.tokenise(text) for text in texts.train_texts]
         vectors = datasets.train_word_vectors(tokenised, seed=options.seed)
     else:
         words = {word for text in (*texts.train_texts, *texts.test_texts) for word in datasets.tokenise(text)}

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
-from tffcl.errors import RunError
+from tffcl.errors import RunError, run_exists
 from tffcl.program.checkpoint import Checkpoints
 from tffcl.program.files import cannot_write, plain, read_json, write_json
 from tffcl.program.history import History
@@ -117,7 +117,7 @@ def _settle_config(folder: pathlib.Path, config: dict[str, Any], resume: bool) -
         write_json(path, config)
         return
     if not resume:
-        raise RunError(f"{folder} holds a run already: go on with it (--resume), or give another directory")
+        raise run_exists(folder)
     difference = config_difference(read_json(path), config)
     if difference is not None:
         raise RunError(f"{folder} holds a run of another configuration: {difference}")
