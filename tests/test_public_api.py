@@ -50,7 +50,7 @@ ROOMS = {
         "sparse_bytes",
         "task_averaged_test_accuracy",
     ],
-    "models": ["AlignedTextCNN", "KerasNetwork", "Network", "TextCNN", "TextCNNConfig", "decompose"],
+    "models": ["AlignedTextCNN", "Classifier", "KerasNetwork", "Network", "TextCNN", "TextCNNConfig", "decompose"],
     "program": [
         "ClientData",
         "ClientStore",

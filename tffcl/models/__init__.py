@@ -2,7 +2,7 @@
 
 from tffcl.models.decompose import decompose
 from tffcl.models.keras_network import KerasNetwork
-from tffcl.models.network import Network
+from tffcl.models.network import Classifier, Network
 from tffcl.models.text_cnn import AlignedTextCNN, TextCNN, TextCNNConfig
 
-__all__ = ["AlignedTextCNN", "KerasNetwork", "Network", "TextCNN", "TextCNNConfig", "decompose"]
+__all__ = ["AlignedTextCNN", "Classifier", "KerasNetwork", "Network", "TextCNN", "TextCNNConfig", "decompose"]

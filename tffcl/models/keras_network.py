@@ -15,7 +15,7 @@ from tffcl import errors
 from tffcl.layers.kernels import KernelLayout, VectorLayout
 from tffcl.models.decompose import clone, is_decomposable, leaf_layers
 from tffcl.models.keras_checks import checked_head, is_plain_dropout
-from tffcl.models.network import Network, Tensors, dropout
+from tffcl.models.network import Classifier, Tensors, dropout
 
 
 class KeyedDropout(tf.keras.layers.Layer):
@@ -30,7 +30,7 @@ class KeyedDropout(tf.keras.layers.Layer):
         return dropout(inputs, self.rate, self.key)
 
 
-class KerasNetwork(Network):
+class KerasNetwork(Classifier):
     """Applies a Keras model with weights that come as flat vectors; the model's own variables stay as they are.
 
     The kernels of all Dense, Conv1D and Conv2D layers except the head are shared and decomposed; biases, the head

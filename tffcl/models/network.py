@@ -27,7 +27,9 @@ class Network(abc.ABC):
       num_foreign: K, places for foreign adaptives.
       adds_foreign: foreign adaptives are added into the kernels (FedSeIT eq. 4) instead of standing apart (eq. 2).
       context_type / example_type / prepared_type: types of the data, see `tffcl.templates.ClientWork`.
-      max_classes: width of the head.
+      max_classes: labels lie in [0, max_classes); None for a density, which has no labels.
+      plan_size: entries of the plan, what the server decides once for all clients (seed and order of masks).
+      num_patterns: J, patterns of connectivity that training goes through and evaluation averages over.
     """
 
     kernels: KernelLayout
@@ -38,7 +40,9 @@ class Network(abc.ABC):
     context_type: OrderedDict
     example_type: OrderedDict
     prepared_type: OrderedDict
-    max_classes: int
+    max_classes: int | None = None
+    plan_size: int = 0
+    num_patterns: int = 1
 
     @property
     def attention_shape(self) -> tuple[int, int]:
@@ -63,6 +67,61 @@ class Network(abc.ABC):
         return examples
 
     @abc.abstractmethod
+    def losses(
+        self,
+        kernels: tf.Tensor,
+        local: tf.Tensor,
+        attention: tf.Tensor,
+        context: Tensors,
+        examples: Tensors,
+        dropout_key: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """What training minimises for each example, in nats: float32 `[N]`.
+
+        Args:
+          kernels: float32 `[kernels.size]`, times the connectivity where there is one.
+          local: float32 `[local.size]`.
+          attention: float32 `attention_shape`.
+          context: of `context_type`.
+          examples: of `prepared_type`.
+          dropout_key: int32 `[2]`; without it nothing is dropped.
+        """
+
+    # -- connectivity, for networks whose kernels stand under a mask that is not learned (MADE) -----------------
+
+    def initial_plan(self, key: tf.Tensor) -> tf.Tensor:
+        """The server's plan, int32 `[plan_size]`."""
+        del key
+        return tf.zeros([0], tf.int32)
+
+    def client_plan(self, plan: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        """The plan that a client goes by: the server's, unless clients draw their own from their own key."""
+        del key
+        return plan
+
+    def connectivity(self, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor | None:
+        """M of pattern number `pattern` of J: float32 `[kernels.size]` of zeros and ones; None where all is one."""
+        del plan, pattern
+        return None
+
+    def support(self, plan: tf.Tensor) -> tf.Tensor | None:
+        """Which entries of the kernels any pattern uses, float32 `[kernels.size]`; None where all are used."""
+        if self.connectivity(plan, 0) is None:
+            return None
+        used = tf.zeros([self.kernels.size])
+
+        def one_more(pattern: tf.Tensor, used: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return pattern + 1, tf.maximum(used, self.connectivity(plan, pattern))
+
+        return tf.while_loop(lambda pattern, _: pattern < self.num_patterns, one_more, (0, used))[1]
+
+
+class Classifier(Network):
+    """A network that scores classes; examples have an int32 `label`."""
+
+    max_classes: int
+
+    @abc.abstractmethod
     def logits(
         self,
         kernels: tf.Tensor,
@@ -72,7 +131,20 @@ class Network(abc.ABC):
         examples: Tensors,
         dropout_key: tf.Tensor | None,
     ) -> tf.Tensor:
-        """Class scores, float32 `[N, max_classes]`; without `dropout_key` nothing is dropped."""
+        """Class scores, float32 `[N, max_classes]`; arguments as for `losses`."""
+
+    def losses(
+        self,
+        kernels: tf.Tensor,
+        local: tf.Tensor,
+        attention: tf.Tensor,
+        context: Tensors,
+        examples: Tensors,
+        dropout_key: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """Cross-entropy of each example in nats."""
+        logits = self.logits(kernels, local, attention, context, examples, dropout_key)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], logits)
 
 
 def dropout(values: tf.Tensor, rate: float, key: tf.Tensor | None) -> tf.Tensor:

@@ -13,7 +13,7 @@ from tffcl import errors
 from tffcl.layers import foreign as foreign_lib
 from tffcl.layers import windows
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.models.network import Network, Tensors, dropout, glorot_uniform
+from tffcl.models.network import Classifier, Tensors, dropout, glorot_uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class TextCNNConfig:
             raise errors.InputError(f"dropout: expected a share in [0, 1), found {self.dropout}")
 
 
-class _TextNetwork(Network):
+class _TextNetwork(Classifier):
     """What both networks have: convolutions over word vectors, and documents as data."""
 
     def __init__(self, config: TextCNNConfig, num_foreign: int):
