@@ -63,7 +63,7 @@ def client(
     """A client that has learned `past_tasks` tasks (in name only) and begins the next."""
     layout = work.network.kernels
     shared = work.initialize_shared()
-    state = work.initialize_client(shared, tf.constant([seed, 1]))
+    state = work.initialize_client(shared, work.initialize_plan(), tf.constant([seed, 1]))
     rows = tf.random.stateless_normal([foreign, layout.size], [seed, 2]) * 0.01
     state = work.begin_task(state, shared, rows)
     dimension = work.network.config.embedding_size
@@ -73,7 +73,7 @@ def client(
     train, validation = (work.network.prepare(rows, tensors[0], part) for part in tensors[1:])
     data = {"context": dict(tensors[0]), "train": dict(train), "validation": dict(validation)}
     for _ in range(past_tasks):
-        state, _ = work.end_task(state, data)
+        state, _ = work.end_task(state, shared, data)
         state = work.begin_task(state, shared, rows)
     return Client(work, shared, state, data)
 

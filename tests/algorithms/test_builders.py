@@ -25,14 +25,14 @@ def test_options_reach_the_parts(small, parts_only):
         assert (work.options, work.training) == (options, local)
         assert type(work.network) is kind
         assert (work.num_foreign, work.max_classes) == (2, small.CLASSES)
-        assert work.shared_size > work.knowledge_size == work.network.kernels.size
+        assert work.shared_type.shape[0] > work.knowledge_size == work.network.kernels.size
 
 
 def test_local_is_alone_whatever_it_is_told(small, parts_only):
     work = build_local(small.config(), decomposition=Decomposition(share_dense=True, sparsity=0.5))
     assert not work.options.exchange
     assert work.options.sparsity == 0.5
-    assert work.shared_size == work.knowledge_size
+    assert work.shared_type.shape[0] == work.knowledge_size
     assert work.num_foreign == 0
 
 

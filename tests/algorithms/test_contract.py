@@ -146,7 +146,9 @@ class ByHand(ThroughTff):
         self.run = small.compiled(self.work)
         shared = tf.constant(self.shared)
         self.states = [
-            small.numpy(self.work.initialize_client(shared, tf.constant([5, client])))
+            small.numpy(
+                self.work.initialize_client(shared, self.work.initialize_plan(), tf.constant([5, client]))
+            )
             for client in range(CLIENTS)
         ]
 
@@ -196,7 +198,8 @@ class ByHand(ThroughTff):
 
     def end(self, sizes, seed):
         ended = [
-            self.work.end_task(self.small.tensors(s), d) for s, d in zip(self.states, self.data(sizes, seed))
+            self.work.end_task(self.small.tensors(s), tf.constant(self.shared), d)
+            for s, d in zip(self.states, self.data(sizes, seed))
         ]
         self.states = [self.small.numpy(state) for state, _ in ended]
         return [upload["knowledge"].numpy() for _, upload in ended]

@@ -62,7 +62,8 @@ class Runner:
         self._train = compiled(self.work)
 
     def start(self, key=(1, 2)):
-        return numpy(self.work.initialize_client(tf.constant(self.shared), tf.constant(key)))
+        plan = self.work.initialize_plan()
+        return numpy(self.work.initialize_client(tf.constant(self.shared), plan, tf.constant(key)))
 
     def begin(self, state, shared=None, foreign=None):
         foreign = np.zeros((0, self.work.knowledge_size), "f") if foreign is None else foreign
@@ -87,7 +88,7 @@ class Runner:
         return {**state, **numpy(changed)}, numpy(update), float(weight), numpy(metrics)
 
     def end(self, state, data):
-        ended, upload = self.work.end_task(tensors(state), data)
+        ended, upload = self.work.end_task(tensors(state), tf.constant(self.shared), data)
         return numpy(ended), upload["knowledge"].numpy()
 
     def evaluate(self, state, task, data, part="validation", shared=None):

@@ -145,8 +145,8 @@ def test_dense_layer_sharing(small, aligned):
     if aligned:
         names = ["foreign_projection_2", "foreign_projection_3", "augment_projection", "augment_bias", *names]
     sizes = [np.prod(shape) for name, shape in layout.parts if name in names]
-    assert runner.work.shared_size == size + sum(sizes)
-    shared = np.random.default_rng(0).normal(size=runner.work.shared_size).astype("f")
+    assert len(runner.shared) == size + sum(sizes)
+    shared = np.random.default_rng(0).normal(size=len(runner.shared)).astype("f")
     state = runner.begin(runner.start(), shared)
     own = runner.begin(runner.start(), runner.shared)
     parts = {name: value.numpy() for name, value in layout.split(state["local"]).items()}

@@ -52,12 +52,14 @@ def _foreign(work, entries, seed):
 
 def _client(work, entries):
     """A client in its second task, and the foreign adaptives of both: `entries` of them each."""
-    state = dict(work.initialize_client(work.initialize_shared(), tf.constant([1, 2])))
+    state = dict(
+        work.initialize_client(work.initialize_shared(), work.initialize_plan(), tf.constant([1, 2]))
+    )
     foreign = [_foreign(work, entries, seed) for seed in (10, 11)]
     shared = work.initialize_shared()
     state = _randomised(dict(work.begin_task(state, shared, tf.constant(foreign[0]))), 1)
     ended = {"train": {"tokens": tf.constant(TOKENS), "label": tf.zeros([len(TOKENS)], tf.int32)}}
-    state, _ = work.end_task(state, ended)
+    state, _ = work.end_task(state, work.initialize_shared(), ended)
     state = _randomised(dict(work.begin_task(state, shared, tf.constant(foreign[1]))), 2)
     return {name: np.array(value) for name, value in state.items()}, foreign
 
@@ -174,6 +176,6 @@ def test_only_text_networks_can_be_exported():
 
 def test_no_task_has_begun():
     work = _work("fedweit", "closed_form")
-    state = work.initialize_client(work.initialize_shared(), tf.constant([1, 2]))
+    state = work.initialize_client(work.initialize_shared(), work.initialize_plan(), tf.constant([1, 2]))
     with pytest.raises(errors.InputError, match="no task"):
         export_keras_model(work, state, 0, _vectors())

@@ -40,12 +40,12 @@ class Recorder:
 
         self._run = run
 
-    def _loss(self, batch, key):
+    def _loss(self, batch, where):
         numbers = batch["number"]
         row = tf.pad(numbers, [[0, self.seen.shape[1] - tf.size(numbers)]], constant_values=-1)
         step = self.steps.read_value()
         self.seen.scatter_nd_update([[step]], row[None])
-        self.keys.scatter_nd_update([[step]], key[None])
+        self.keys.scatter_nd_update([[step]], where.key[None])
         self.steps.assign_add(1)
         loss = tf.reduce_mean(tf.cast(numbers, tf.float32))
         return self.weight * loss, loss
@@ -188,7 +188,7 @@ def test_a_groups_scale_multiplies_its_rate():
     @tf.function(autograph=False)
     def run():
         return loop.run(
-            lambda batch, key: (one + ten, tf.constant(0.0)),
+            lambda batch, step: (one + ten, tf.constant(0.0)),
             lambda: tf.constant(NAN),
             {"x": tf.zeros([2])},
             config.fresh_schedule(),

@@ -44,7 +44,7 @@ class TinyWork(ClientWork):
     def initialize_shared(self):
         return tf.zeros([SIZE])
 
-    def initialize_client(self, shared, key):
+    def initialize_client(self, shared, plan, key):
         return {
             "key": key,
             "base": shared,
@@ -86,7 +86,7 @@ class TinyWork(ClientWork):
         }
         return {"base": base, "adaptive": adaptive}, {"base": base}, tf.constant(1.0), metrics
 
-    def end_task(self, state, data):
+    def end_task(self, state, shared, data):
         past = tf.concat([state["past"], state["adaptive"][None]], axis=0)
         return dict(state, past=past, count=state["count"] + 1), {"knowledge": state["adaptive"]}
 

@@ -30,7 +30,7 @@ class CountingWork(ClientWork):
     def initialize_shared(self):
         return tf.zeros([2])
 
-    def initialize_client(self, shared, key):
+    def initialize_client(self, shared, plan, key):
         return {"key": key, "total": tf.zeros([2]), "past": tf.zeros([0, 2])}
 
     def begin_task(self, state, shared, foreign):
@@ -40,7 +40,7 @@ class CountingWork(ClientWork):
         total = state["total"] + tf.reduce_sum(data["train"]["x"], 0)
         return {"total": total}, {"delta": total}, tf.constant(1.0), {"round": round_num}
 
-    def end_task(self, state, data):
+    def end_task(self, state, shared, data):
         return dict(state, past=tf.concat([state["past"], state["total"][None]], 0)), {
             "knowledge": state["total"]
         }
@@ -109,7 +109,7 @@ def test_types_of_the_docstring(process):
     check(process.evaluate, [server, total, raw], at_clients(OrderedDict(count=np.int32)))
     assert process.client_state_type == state.member
     assert (process.knowledge_size, process.num_foreign, process.max_classes) == (2, 1, None)
-    assert list(entries(server)) == ["shared", "aggregator", "finalizer", "round_num"]
+    assert list(entries(server)) == ["shared", "plan", "aggregator", "finalizer", "round_num"]
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_computations_of_another_process_do_not_fit(process):
     class Wider(CountingWork):
         state_type = OrderedDict(CountingWork.state_type, more=floats(1))
 
-        def initialize_client(self, shared, key):
-            return dict(super().initialize_client(shared, key), more=tf.zeros([1]))
+        def initialize_client(self, shared, plan, key):
+            return dict(super().initialize_client(shared, plan, key), more=tf.zeros([1]))
 
     other = compose(Wider())
     kept = {name: getattr(process, name) for name in ContinualProcess.__dataclass_fields__}

@@ -1,4 +1,4 @@
-"""The decomposed client work: base, mask and adaptive of FedWeIT and FedSeIT (FedSeIT algorithm 1, eq. 1-5).
+"""The decomposed client work: base, mask and adaptive (FedSeIT algorithm 1, eq. 1-5; ConFedMADE eq. 5, 6).
 
 A client keeps one base B. For each task it has a mask m, an adaptive A, attention alpha over foreign adaptives and
 local parameters (biases, projections, head). One round: B takes the entries that the server has, all parameters of
@@ -17,20 +17,20 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.client_works import randomness
+from tffcl.client_works.decomposed_state import CURRENT, decomposed_state_type
 from tffcl.client_works.decomposition import Decomposition
-from tffcl.client_works.evaluation import classification_sums, mean_cross_entropy
+from tffcl.client_works.evaluation import evaluated, mean_loss
 from tffcl.client_works.exchange import Exchange
 from tffcl.client_works.optimizers import empty_variable
 from tffcl.client_works.outcome import all_finite, settle
 from tffcl.client_works.retention import build_retention, penalty
-from tffcl.client_works.training import LocalTraining, ParameterGroup, TrainingLoop, num_examples
+from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop, num_examples
 from tffcl.layers.kernels import decomposed_kernel, foreign_sum, prune
 from tffcl.models.network import Network
 from tffcl.templates import ClientWork
 
 Tensors = Mapping[str, tf.Tensor]
 
-_CURRENT = ("mask_logits", "adaptive", "attention", "local")
 _GATES = ("mask_logits", "attention")
 
 
@@ -60,19 +60,20 @@ class DecomposedWork(ClientWork):
 
     def _set_types(self) -> None:
         network = self.network
-        self.state_type = _state_type(network, self._adds_foreign)
+        self.state_type = decomposed_state_type(network, self._adds_foreign)
         past = ("past_mask_logits", "past_adaptive", "past_reference") if self._retention.in_objective else ()
         foreign = ("foreign",) if self._adds_foreign else ()
-        self.train_reads = ("key", "task", "base", "schedule", *_CURRENT, *foreign, *past)
-        self.train_writes = ("base", "schedule", *_CURRENT, *past[1:2])
-        self.evaluate_type = OrderedDict((name, self.state_type[name]) for name in ("base", *_CURRENT))
+        plan = ("plan",) if network.plan_size else ()
+        self.train_reads = ("key", "task", "base", "schedule", *plan, *CURRENT, *foreign, *past)
+        self.train_writes = ("base", "schedule", *CURRENT, *past[1:2])
+        self.evaluate_type = OrderedDict((name, self.state_type[name]) for name in ("base", *plan, *CURRENT))
         self.evaluate_type["reference"] = self.state_type["past_reference"]
         if self._adds_foreign:
             self.evaluate_type["foreign_sum"] = self.state_type["base"]
         self.context_type, self.example_type = network.context_type, network.example_type
         self.prepared_type = network.prepared_type
-        self.shared_size = self._exchange.size
-        self.shared_type = tff.TensorType(np.float32, [self.shared_size])
+        self.shared_type = tff.TensorType(np.float32, [self._exchange.size])
+        self.plan_size = network.plan_size
         self.knowledge_size, self.num_foreign = network.kernels.size, network.num_foreign
         self.max_classes = network.max_classes
 
@@ -85,14 +86,25 @@ class DecomposedWork(ClientWork):
         dense = self.network.initial_local(randomness.fold(key, randomness.LOCAL))
         return self._exchange.join(base, dense)
 
-    def initialize_client(self, shared: tf.Tensor, key: tf.Tensor) -> Tensors:
+    def initialize_plan(self) -> tf.Tensor:
+        return self.network.initial_plan(randomness.fold(randomness.root_key(self._seed), randomness.PLAN))
+
+    def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
         state = {
             name: tf.zeros([axis or 0 for axis in kind.shape], kind.dtype)
             for name, kind in self.state_type.items()
         }
         base = shared[: self.network.kernels.size]
         state.update(key=key, task=tf.constant(-1), base=base, schedule=self.training.fresh_schedule())
+        if self.plan_size:
+            state["plan"] = self.network.client_plan(plan, randomness.fold(key, randomness.PLAN))
         return state
+
+    def _support(self, state: Tensors) -> tf.Tensor | None:
+        """The entries that the exchange is limited to, float32 `[size]`; None for all."""
+        if not (self.plan_size and self.options.connectivity_aware):
+            return None
+        return self.network.support(state["plan"])
 
     # -- task borders ----------------------------------------------------------------------------------------
 
@@ -109,7 +121,7 @@ class DecomposedWork(ClientWork):
             task=task,
             schedule=self.training.fresh_schedule(),
             mask_logits=tf.fill([network.kernels.mask_size], tf.constant(logit, tf.float32)),
-            adaptive=base / options.adaptive_factor,
+            adaptive=self._supported(base / options.adaptive_factor, state),
             attention=network.initial_attention(randomness.fold(key, randomness.ATTENTION)),
             local=self._exchange.local_in(local, shared),
             past_adaptive=past,
@@ -118,6 +130,10 @@ class DecomposedWork(ClientWork):
         if self._adds_foreign:
             new["foreign"] = foreign
         return new
+
+    def _supported(self, values: tf.Tensor, state: Tensors) -> tf.Tensor:
+        support = self._support(state)
+        return values if support is None else values * support
 
     def _past_references(self, state: Tensors, past: tf.Tensor) -> tf.Tensor:
         """kernel_i* for the task that begins (`tffcl.client_works.retention`)."""
@@ -129,10 +145,10 @@ class DecomposedWork(ClientWork):
         names = ("base", "past_mask_logits", "past_adaptive", "past_reference")
         return self._retention.past_adaptives(self.network.kernels, *[state[name] for name in names])
 
-    def end_task(self, state: Tensors, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
+    def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
         """The task's parameters become rows of the past; a client without examples has learned nothing to send."""
         layout = self.network.kernels
-        ended = {f"past_{name}": state[name] for name in _CURRENT}
+        ended = {f"past_{name}": state[name] for name in CURRENT}
         ended["past_reference"] = decomposed_kernel(
             layout, state["base"], state["mask_logits"], state["adaptive"]
         )
@@ -141,9 +157,8 @@ class DecomposedWork(ClientWork):
         new = dict(state)
         for name, row in ended.items():
             new[name] = tf.concat([state[name], row[None]], 0)
-        learned = tf.where(
-            num_examples(data["train"]) > 0, prune(state["adaptive"], self.options.sparsity), 0.0
-        )
+        sent = self._supported(prune(state["adaptive"], self.options.sparsity), state)
+        learned = tf.where(num_examples(data["train"]) > 0, sent, 0.0)
         return new, OrderedDict(knowledge=learned)
 
     def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
@@ -158,7 +173,7 @@ class DecomposedWork(ClientWork):
 
     def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
         """Allocates the variables of local training and returns the compiled round, `train` without its types."""
-        names = ["base", *_CURRENT] + (["past_adaptive"] if self._retention.in_objective else [])
+        names = ["base", *CURRENT] + (["past_adaptive"] if self._retention.in_objective else [])
         variables = {name: empty_variable(self.state_type[name].shape) for name in names}
         kernels = [variable for name, variable in variables.items() if name not in _GATES]
         gates = [variables[name] for name in _GATES]
@@ -190,8 +205,9 @@ class DecomposedWork(ClientWork):
         variables["local"].assign(self._exchange.local_in(state["local"], shared))
         key = randomness.round_key(state["key"], state["task"], round_num)
 
-        def loss_fn(batch: Tensors, step_key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return self._objective(variables, state, incoming, data["context"], batch, step_key)
+        def loss_fn(batch: Tensors, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
+            pattern = self._pattern(state, round_num, step)
+            return self._objective(variables, state, incoming, data["context"], batch, step.key, pattern)
 
         def validation_fn() -> tf.Tensor:
             return self._validation_loss(variables, state, data)
@@ -209,20 +225,30 @@ class DecomposedWork(ClientWork):
         context: Tensors,
         batch: Tensors,
         key: tf.Tensor | None,
+        pattern: tf.Tensor | int = 0,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """FedSeIT eq. 5 on one batch: (objective, cross-entropy)."""
-        options, layout = self.options, self.network.kernels
+        """FedSeIT eq. 5 and ConFedMADE eq. 6 on one batch: (objective, mean task loss)."""
+        options, network = self.options, self.network
         values = {name: variable.read_value() for name, variable in variables.items()}
-        task_loss = mean_cross_entropy(self._logits(values, state, context, batch, key), batch["label"])
+        connectivity = network.connectivity(self._plan(state), pattern)
+        kernel = self._kernel(values, state)
+        kernel = kernel if connectivity is None else kernel * connectivity
+        losses = network.losses(kernel, values["local"], values["attention"], context, batch, key)
+        task_loss = tf.reduce_mean(losses)
         objective = task_loss
         if options.sparsity:
-            l1 = tf.reduce_sum(tf.sigmoid(values["mask_logits"])) + tf.reduce_sum(tf.abs(values["adaptive"]))
+            sizes = tf.abs(values["adaptive"])
+            if connectivity is not None and options.connectivity_aware:
+                sizes *= connectivity
+            l1 = tf.reduce_sum(tf.sigmoid(values["mask_logits"])) + tf.reduce_sum(sizes)
             objective += options.sparsity * l1
         if options.proximal:
             objective += 0.5 * options.proximal * tf.reduce_sum(tf.square(values["base"] - incoming))
         if self._retention.in_objective:
             past = values["past_adaptive"]
-            drift = penalty(layout, values["base"], state["past_mask_logits"], past, state["past_reference"])
+            drift = penalty(
+                network.kernels, values["base"], state["past_mask_logits"], past, state["past_reference"]
+            )
             objective += options.retention * drift + options.sparsity * tf.reduce_sum(tf.abs(past))
         return objective, task_loss
 
@@ -236,27 +262,22 @@ class DecomposedWork(ClientWork):
     def _foreign_sum(self, attention: tf.Tensor, foreign: tf.Tensor) -> tf.Tensor:
         return foreign_sum(self.network.kernels, attention[: tf.shape(foreign)[0]], foreign)
 
-    def _logits(
-        self, values: Tensors, state: Tensors, context: Tensors, examples: Tensors, key: tf.Tensor | None
-    ) -> tf.Tensor:
-        kernel = self._kernel(values, state)
-        return self.network.logits(kernel, values["local"], values["attention"], context, examples, key)
+    def _plan(self, state: Tensors) -> tf.Tensor:
+        return state["plan"] if self.plan_size else tf.zeros([0], tf.int32)
 
-    def _sums(
-        self, kernel: tf.Tensor, values: Tensors, context: Tensors, examples: Tensors
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        def scores(batch: Tensors) -> tf.Tensor:
-            return self.network.logits(kernel, values["local"], values["attention"], context, batch, None)
-
-        return classification_sums(scores, examples)
+    def _pattern(self, state: Tensors, round_num: tf.Tensor, step: Step) -> tf.Tensor | int:
+        """Which pattern of connectivity a step trains: drawn from the plan, so that clients draw the same."""
+        if self.network.num_patterns == 1:
+            return 0
+        return randomness.pattern(state["plan"][:2], round_num, step, self.network.num_patterns)
 
     def _validation_loss(
         self, variables: Mapping[str, tf.Variable], state: Tensors, data: Mapping[str, Any]
     ) -> tf.Tensor:
         values = {name: variable.read_value() for name, variable in variables.items()}
-        kernel = self._kernel(values, state)
-        count, loss, _ = self._sums(kernel, values, data["context"], data["validation"])
-        return loss / count
+        held_out = {"context": data["context"], "examples": data["validation"]}
+        kernel, local, attention = self._kernel(values, state), values["local"], values["attention"]
+        return mean_loss(self.network, kernel, local, attention, self._plan(state), held_out)
 
     def _outcome(
         self,
@@ -268,7 +289,7 @@ class DecomposedWork(ClientWork):
     ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
         finite = all_finite(value for name, value in changed.items() if name != "schedule")
         upload, sent = self._exchange.outgoing(
-            changed["base"], changed["mask_logits"], changed["local"], shared
+            changed["base"], changed["mask_logits"], changed["local"], shared, self._support(state)
         )
         kept, update, weight, metrics = settle(
             changed, state, upload, sent, shared, data["train"], finite, metrics
@@ -281,7 +302,9 @@ class DecomposedWork(ClientWork):
     def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
         past = len(state["past_local"])
         view = OrderedDict(base=state["base"])
-        for name in _CURRENT:
+        if self.plan_size:
+            view["plan"] = state["plan"]
+        for name in CURRENT:
             view[name] = state[f"past_{name}"][task] if task < past else state[name]
         view["reference"] = state["past_reference"][task : task + 1]
         if self._adds_foreign:
@@ -295,12 +318,16 @@ class DecomposedWork(ClientWork):
         return self._foreign_sum(attention, tf.convert_to_tensor(state["foreign"])).numpy()
 
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
-        """Cross-entropy and accuracy of one task with its own mask, adaptive, attention and local parameters."""
-        count, loss, correct = self._sums(self.evaluated_kernel(view), view, context, examples)
-        return OrderedDict(count=count, loss=loss, correct=correct)
+        """One task's own mask, adaptive, attention and local parameters on examples: see `evaluated`."""
+        data = {"context": context, "examples": examples}
+        kernel, plan = self.evaluated_kernel(view), self._plan(view)
+        return evaluated(self.network, kernel, view["local"], view["attention"], plan, data)
 
     def evaluated_kernel(self, view: Tensors) -> tf.Tensor:
-        """The kernel with A pruned, float32 `[size]`; `reference` has a row for a past task, none for the current."""
+        """The kernel with A pruned, before connectivity, float32 `[size]`.
+
+        `reference` has a row for a past task, none for the current.
+        """
         layout, base, masks = self.network.kernels, view["base"], view["mask_logits"]
         adaptive = view["adaptive"][None]
         solved = self._retention.past_adaptives(layout, base, masks[None], adaptive, view["reference"])
@@ -311,33 +338,3 @@ class DecomposedWork(ClientWork):
         adaptive = tf.concat([solved[: tf.shape(view["reference"])[0]], current], 0)[0]
         kernel = decomposed_kernel(layout, base, masks, adaptive)
         return kernel + view["foreign_sum"] if self._adds_foreign else kernel
-
-
-def _state_type(network: Network, adds_foreign: bool) -> OrderedDict:
-    """Everything that a client keeps; rows of `past_...` are tasks."""
-
-    def floats(*shape: int | None) -> tff.TensorType:
-        return tff.TensorType(np.float32, shape)
-
-    size, masks, local = network.kernels.size, network.kernels.mask_size, network.local.size
-    state = OrderedDict(
-        key=tff.TensorType(np.int32, [2]),
-        task=tff.TensorType(np.int32),
-        base=floats(size),
-        schedule=floats(4),
-        mask_logits=floats(masks),
-        adaptive=floats(size),
-        attention=floats(*network.attention_shape),
-        local=floats(local),
-    )
-    if adds_foreign:
-        state["foreign"] = floats(None, size)
-    state.update(
-        past_mask_logits=floats(None, masks),
-        past_adaptive=floats(None, size),
-        past_reference=floats(None, size),
-    )
-    if adds_foreign:
-        state["past_foreign"] = floats(None, size)
-    state.update(past_attention=floats(None, *network.attention_shape), past_local=floats(None, local))
-    return state

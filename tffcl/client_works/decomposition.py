@@ -22,6 +22,8 @@ class Decomposition:
       base_upload: 'gated' sends B where the gate is open, unscaled; 'scaled' sends B * sigmoid(m), as printed.
       proximal: FedProx's mu on B; 0 for FedAvg.
       share_dense: DLS, share the network's shareable local parts too.
+      connectivity_aware: where the network's kernels stand under a connectivity mask M, L1 acts on A * M and what M
+        leaves out is neither sent nor kept (ConFedMADE eq. 6); False is FedWeIT on a masked network, as it is.
       exchange: False keeps the client to itself: nothing of the server enters (the baseline `local`).
     """
 
@@ -34,6 +36,7 @@ class Decomposition:
     base_upload: str = "gated"
     proximal: float = 0.0
     share_dense: bool = False
+    connectivity_aware: bool = True
     exchange: bool = True
 
     def __post_init__(self) -> None:

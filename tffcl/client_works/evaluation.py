@@ -1,40 +1,119 @@
-"""Sums over labelled examples, in bounded memory."""
+"""What a network makes of examples, in bounded memory: sums for classifiers, densities for each example."""
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from tffcl.client_works.training import in_batches
+from tffcl.client_works.training import in_batches, num_examples
+from tffcl.models.network import Classifier, Network, Tensors
+
+BATCH = 256  # examples at a time: what is not trained needs no gradients, and large batches little more time
+
+Scorer = Callable[[tf.Tensor, Tensors], tf.Tensor]
 
 
-def mean_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Mean cross-entropy in nats of `[N, classes]` logits and int32 `[N]` labels."""
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-
-
-def classification_sums(
-    scores: Callable[[Mapping[str, tf.Tensor]], tf.Tensor],
-    examples: Mapping[str, tf.Tensor],
-    batch_size: int = 256,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Examples, sum of their cross-entropies in nats, and how many are right: float32 scalars.
+def evaluated(
+    network: Network,
+    kernels: tf.Tensor,
+    local: tf.Tensor,
+    attention: tf.Tensor,
+    plan: tf.Tensor,
+    data: Mapping[str, Tensors],
+) -> OrderedDict:
+    """What `ClientWork.evaluate` reports of a model.
 
     Args:
-      scores: a batch to its logits `[n, classes]`.
-      examples: tensors `[N, ...]` with int32 `label`.
-      batch_size: examples at a time.
-    """
+      network: whose parameters these are.
+      kernels: float32 `[kernels.size]`, before connectivity.
+      local: float32 `[local.size]`.
+      attention: float32 `attention_shape`.
+      plan: int32 `[plan_size]`.
+      data: `context` and `examples`.
 
+    Returns:
+      For a classifier the sums `count`, `loss` (nats) and `correct`; for a density `losses`, float32 `[N]`:
+      -log p(x) of each example in nats, p the mean over the network's patterns of connectivity.
+    """
+    if isinstance(network, Classifier):
+        return _classified(network, kernels, local, attention, data)
+    return OrderedDict(losses=_mixed(network, kernels, local, attention, plan, data))
+
+
+def mean_loss(
+    network: Network,
+    kernels: tf.Tensor,
+    local: tf.Tensor,
+    attention: tf.Tensor,
+    plan: tf.Tensor,
+    data: Mapping[str, Tensors],
+) -> tf.Tensor:
+    """Mean loss of examples in nats, NaN without any; arguments as for `evaluated`."""
+    found = evaluated(network, kernels, local, attention, plan, data)
+    if "losses" in found:
+        return tf.reduce_mean(found["losses"])
+    return found["loss"] / found["count"]
+
+
+def masked(network: Network, kernels: tf.Tensor, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor:
+    """The kernels times the connectivity of one pattern, where the network has any (ConFedMADE eq. 5)."""
+    connectivity = network.connectivity(plan, pattern)
+    return kernels if connectivity is None else kernels * connectivity
+
+
+def _classified(
+    network: Classifier,
+    kernels: tf.Tensor,
+    local: tf.Tensor,
+    attention: tf.Tensor,
+    data: Mapping[str, Tensors],
+) -> OrderedDict:
     def one_batch(batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        logits, labels = scores(batch), batch["label"]
+        logits = network.logits(kernels, local, attention, data["context"], batch, None)
+        labels = batch["label"]
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
-        return (
-            tf.cast(tf.size(labels), tf.float32),
-            tf.reduce_sum(loss),
-            tf.reduce_sum(tf.cast(right, tf.float32)),
+        count = tf.cast(tf.size(labels), tf.float32)
+        return count, tf.reduce_sum(loss), tf.reduce_sum(tf.cast(right, tf.float32))
+
+    count, loss, correct = in_batches(one_batch, data["examples"], BATCH, outputs=3)
+    return OrderedDict(count=count, loss=loss, correct=correct)
+
+
+def _mixed(
+    network: Network,
+    kernels: tf.Tensor,
+    local: tf.Tensor,
+    attention: tf.Tensor,
+    plan: tf.Tensor,
+    data: Mapping[str, Tensors],
+) -> tf.Tensor:
+    """Losses of the uniform mixture over patterns: -log (1/J) sum_j exp(-loss_j), float32 `[N]`."""
+
+    def under(pattern: tf.Tensor | int) -> tf.Tensor:
+        weights = masked(network, kernels, plan, pattern)
+        return _in_batches(
+            lambda batch: network.losses(weights, local, attention, data["context"], batch, None),
+            data["examples"],
         )
 
-    return in_batches(one_batch, examples, batch_size, outputs=3)
+    if network.num_patterns == 1:
+        return under(0)
+    losses = tf.map_fn(under, tf.range(network.num_patterns), fn_output_signature=tf.TensorSpec([None]))
+    return math.log(network.num_patterns) - tf.reduce_logsumexp(-losses, axis=0)
+
+
+def _in_batches(function: Callable[[Tensors], tf.Tensor], examples: Tensors) -> tf.Tensor:
+    """A function's value for each example, float32 `[N]`, over consecutive batches."""
+    count = num_examples(examples)
+
+    def one_batch(start: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        batch = {name: rows[start : start + BATCH] for name, rows in examples.items()}
+        return start + BATCH, tf.concat([values, function(batch)], 0)
+
+    shapes = (tf.TensorShape([]), tf.TensorShape([None]))
+    start = (tf.constant(0), tf.zeros([0]))
+    return tf.while_loop(lambda start, _: start < count, one_batch, start, shape_invariants=shapes)[1]

@@ -55,9 +55,17 @@ class Exchange:
         return tf.sigmoid(mask_logits) > self._options.gate_cutoff
 
     def outgoing(
-        self, base: tf.Tensor, mask_logits: tf.Tensor, local: tf.Tensor, shared: tf.Tensor
+        self,
+        base: tf.Tensor,
+        mask_logits: tf.Tensor,
+        local: tf.Tensor,
+        shared: tf.Tensor,
+        support: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The vector as a client sends it, and which of its entries it sends: float32 and bool `[size]`."""
+        """The vector as a client sends it, and which of its entries it sends: float32 and bool `[size]`.
+
+        Entries outside `support`, float32 `[kernels.size]` of zeros and ones, are not sent.
+        """
         if not self._options.exchange:
             return shared, tf.zeros([self.size], tf.bool)
         if self._options.base_upload == "scaled":
@@ -65,5 +73,7 @@ class Exchange:
             sent = tf.ones([self._kernels.size], tf.bool)
         else:
             sent = self._kernels.spread(tf.cast(self.gate(mask_logits), tf.float32)) > 0.5
+        if support is not None:
+            sent = tf.logical_and(sent, support > 0.5)
         dense = tf.ones([self.size - self._kernels.size], tf.bool)
         return self.join(base, local), tf.concat([sent, dense], 0)

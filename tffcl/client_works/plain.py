@@ -12,10 +12,10 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import randomness
-from tffcl.client_works.evaluation import classification_sums, mean_cross_entropy
+from tffcl.client_works.evaluation import evaluated, masked, mean_loss
 from tffcl.client_works.optimizers import empty_variable
 from tffcl.client_works.outcome import all_finite, settle
-from tffcl.client_works.training import LocalTraining, ParameterGroup, TrainingLoop
+from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop
 from tffcl.models.network import Network
 from tffcl.templates import ClientWork
 
@@ -51,26 +51,32 @@ class PlainWork(ClientWork):
             key=tff.TensorType(np.int32, [2]),
             task=tff.TensorType(np.int32),
             schedule=tff.TensorType(np.float32, [4]),
+            plan=tff.TensorType(np.int32, [network.plan_size]),
             local=tff.TensorType(np.float32, [local]),
             past_local=tff.TensorType(np.float32, [None, local]),
         )
-        self.train_reads = ("key", "task", "schedule", "local")
+        self.train_reads = ("key", "task", "schedule", "plan", "local")
         self.train_writes = ("schedule", "local")
-        self.evaluate_type = OrderedDict(local=self.state_type["local"])
+        self.evaluate_type = OrderedDict(plan=self.state_type["plan"], local=self.state_type["local"])
         self.context_type, self.example_type = network.context_type, network.example_type
         self.prepared_type = network.prepared_type
         self.shared_type = tff.TensorType(np.float32, [network.kernels.size])
         self.knowledge_size, self.num_foreign, self.max_classes = 0, 0, network.max_classes
+        self.plan_size = network.plan_size
 
     def initialize_shared(self) -> tf.Tensor:
         return self.network.initial_kernels(randomness.fold(randomness.root_key(self._seed), randomness.BASE))
 
-    def initialize_client(self, shared: tf.Tensor, key: tf.Tensor) -> Tensors:
+    def initialize_plan(self) -> tf.Tensor:
+        return self.network.initial_plan(randomness.fold(randomness.root_key(self._seed), randomness.PLAN))
+
+    def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
         size = self.network.local.size
         return {
             "key": key,
             "task": tf.constant(-1),
             "schedule": self.training.fresh_schedule(),
+            "plan": self.network.client_plan(plan, randomness.fold(key, randomness.PLAN)),
             "local": tf.zeros([size]),
             "past_local": tf.zeros([0, size]),
         }
@@ -81,7 +87,7 @@ class PlainWork(ClientWork):
         local = self.network.initial_local(key)
         return dict(state, task=task, schedule=self.training.fresh_schedule(), local=local)
 
-    def end_task(self, state: Tensors, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
+    def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
         past = tf.concat([state["past_local"], state["local"][None]], 0)
         return dict(state, past_local=past), OrderedDict(knowledge=tf.zeros([0]))
 
@@ -106,16 +112,18 @@ class PlainWork(ClientWork):
             local.assign(state["local"])
             key = randomness.round_key(state["key"], state["task"], round_num)
 
-            def loss_fn(batch: Tensors, step_key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            def loss_fn(batch: Tensors, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
                 kernels = base.read_value()
-                logits = self._logits(kernels, local.read_value(), data["context"], batch, step_key)
-                loss = mean_cross_entropy(logits, batch["label"])
+                weights = masked(self.network, kernels, state["plan"], self._pattern(state, round_num, step))
+                parts = (local.read_value(), self._attention(), data["context"])
+                loss = tf.reduce_mean(self.network.losses(weights, *parts, batch, step.key))
                 drift = tf.reduce_sum(tf.square(kernels - shared)) if self._proximal else 0.0
                 return loss + 0.5 * self._proximal * drift, loss
 
             def validation_fn() -> tf.Tensor:
-                sums = self._sums(base.read_value(), local.read_value(), data["context"], data["validation"])
-                return sums["loss"] / sums["count"]
+                held_out = {"context": data["context"], "examples": data["validation"]}
+                parts = (base.read_value(), local.read_value(), self._attention(), state["plan"])
+                return mean_loss(self.network, *parts, held_out)
 
             schedule, metrics = loop.run(loss_fn, validation_fn, data["train"], state["schedule"], key)
             trained = {"local": local.read_value(), "schedule": schedule}
@@ -123,24 +131,13 @@ class PlainWork(ClientWork):
 
         return run
 
-    def _logits(
-        self,
-        kernels: tf.Tensor,
-        local: tf.Tensor,
-        context: Tensors,
-        examples: Tensors,
-        key: tf.Tensor | None,
-    ) -> tf.Tensor:
-        return self.network.logits(kernels, local, self._attention(), context, examples, key)
-
     def _attention(self) -> tf.Tensor:
         return tf.zeros(self.network.attention_shape)
 
-    def _sums(self, kernels: tf.Tensor, local: tf.Tensor, context: Tensors, examples: Tensors) -> OrderedDict:
-        count, loss, correct = classification_sums(
-            lambda batch: self._logits(kernels, local, context, batch, None), examples
-        )
-        return OrderedDict(count=count, loss=loss, correct=correct)
+    def _pattern(self, state: Tensors, round_num: tf.Tensor, step: Step) -> tf.Tensor | int:
+        if self.network.num_patterns == 1:
+            return 0
+        return randomness.pattern(state["plan"][:2], round_num, step, self.network.num_patterns)
 
     def _outcome(
         self,
@@ -157,8 +154,10 @@ class PlainWork(ClientWork):
 
     def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
         past = len(state["past_local"])
-        return OrderedDict(local=state["past_local"][task] if task < past else state["local"])
+        local = state["past_local"][task] if task < past else state["local"]
+        return OrderedDict(plan=state["plan"], local=local)
 
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
-        """Cross-entropy and accuracy of one task: the server's newest kernels, the task's own local parameters."""
-        return self._sums(shared, view["local"], context, examples)
+        """The server's newest kernels with one task's own local parameters on examples: see `evaluated`."""
+        data = {"context": context, "examples": examples}
+        return evaluated(self.network, shared, view["local"], self._attention(), view["plan"], data)

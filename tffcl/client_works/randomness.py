@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tffcl.client_works.training import Step
+
 # What a task's key is folded with, so that no two uses draw the same numbers; rounds count upwards from the last.
-BASE, LOCAL, ATTENTION, ROUNDS = 1, 2, 3, 1000
+BASE, LOCAL, ATTENTION, PLAN, ROUNDS = 1, 2, 3, 4, 1000
 
 
 def root_key(seed: int) -> tf.Tensor:
@@ -25,3 +27,10 @@ def fold(key: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
 def round_key(key: tf.Tensor, task: tf.Tensor, round_num: tf.Tensor) -> tf.Tensor:
     """The key of one round of a client's task, from the client's key, the task's number and the server's round."""
     return fold(fold(key, task), ROUNDS + round_num)
+
+
+def pattern(key: tf.Tensor, round_num: tf.Tensor, step: Step, num_patterns: int) -> tf.Tensor:
+    """Number of the pattern of connectivity for a step, int32: the same at every client with the same plan's key."""
+    for number in (ROUNDS + round_num, step.epoch, step.number):
+        key = fold(key, number)
+    return tf.random.stateless_uniform([], key, 0, num_patterns, tf.int32)

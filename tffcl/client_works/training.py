@@ -9,14 +9,29 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tffcl import errors
 from tffcl.client_works.optimizers import LocalOptimizer, as_local_optimizer
 
-LossFn = Callable[[Mapping[str, tf.Tensor], tf.Tensor], "tuple[tf.Tensor, tf.Tensor]"]
+
+class Step(NamedTuple):
+    """Where training stands.
+
+    Attributes:
+      key: int32 `[2]`, of this step of this client.
+      epoch: int32, number of the epoch in the round, from 0.
+      number: int32, number of the step in the epoch, from 0.
+    """
+
+    key: tf.Tensor
+    epoch: tf.Tensor
+    number: tf.Tensor
+
+
+LossFn = Callable[[Mapping[str, tf.Tensor], Step], "tuple[tf.Tensor, tf.Tensor]"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +109,7 @@ class TrainingLoop:
         """Runs up to `num_epochs` epochs.
 
         Args:
-          loss_fn: `(batch, key) -> (objective, task loss)`, scalars; reads the variables.
+          loss_fn: `(batch, step) -> (objective, task loss)`, scalars; reads the variables.
           validation_fn: `() -> loss`, a scalar that is not finite when there is no validation set.
           examples: tensors `[N, ...]`; N may be 0.
           schedule: float32 `[4]`, see `LocalTraining.fresh_schedule`.
@@ -118,7 +133,8 @@ class TrainingLoop:
             epoch: tf.Tensor, _: tf.Tensor, schedule: tf.Tensor, states: Any, loss: Any, validation: Any
         ) -> tuple:
             epoch_key = tf.random.experimental.stateless_fold_in(key, epoch)
-            states, loss = self._epoch(loss_fn, examples, count, steps, states, schedule[0], epoch_key)
+            start = Step(epoch_key, epoch, tf.constant(0))
+            states, loss = self._epoch(loss_fn, examples, count, steps, states, schedule[0], start)
             validation = validation_fn()
             schedule, running = self._reschedule(schedule, validation)
             return epoch + 1, running, schedule, states, loss, validation
@@ -137,20 +153,20 @@ class TrainingLoop:
         steps: tf.Tensor,
         states: Any,
         learning_rate: tf.Tensor,
-        key: tf.Tensor,
+        first: Step,
     ) -> tuple[Any, tf.Tensor]:
         """One pass over the examples in a new order: the optimizer's states, and the mean task loss."""
-        order = tf.random.experimental.stateless_shuffle(tf.range(count), key)
+        order = tf.random.experimental.stateless_shuffle(tf.range(count), first.key)
         size = self._config.batch_size
 
         def one_step(step: tf.Tensor, states: Any, total: tf.Tensor) -> tuple[tf.Tensor, Any, tf.Tensor]:
             rows = order[step * size : (step + 1) * size]
             batch = {name: tf.gather(values, rows) for name, values in examples.items()}
-            step_key = tf.random.experimental.stateless_fold_in(key, step + 1)
+            here = Step(tf.random.experimental.stateless_fold_in(first.key, step + 1), first.epoch, step)
             variables = [v for group in self._groups for v in group.variables]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(variables)
-                objective, task_loss = loss_fn(batch, step_key)
+                objective, task_loss = loss_fn(batch, here)
             gradients = tape.gradient(
                 objective, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
             )

@@ -30,6 +30,7 @@ class ClientWork(abc.ABC):
       example_type: raw examples, every tensor `[N, ...]`, with `label` among them where the work is supervised.
       prepared_type: `example_type` and whatever `prepare` adds to it, `[N, ...]`.
       shared_type: what the server holds and broadcasts (a tensor type).
+      plan_size: entries of the plan, what the server decides once and tells every client at the start.
       knowledge_size: values in a row of the knowledge base, i.e. in `upload["knowledge"]`.
       num_foreign: K, the most rows that a client receives for a task.
       max_classes: labels of a task lie in [0, max_classes); None where there are no labels.
@@ -44,6 +45,7 @@ class ClientWork(abc.ABC):
     example_type: OrderedDict
     prepared_type: OrderedDict
     shared_type: tff.TensorType
+    plan_size: int = 0
     knowledge_size: int
     num_foreign: int
     max_classes: int | None = None
@@ -52,8 +54,12 @@ class ClientWork(abc.ABC):
     def initialize_shared(self) -> tf.Tensor:
         """The server's first shared value."""
 
+    def initialize_plan(self) -> tf.Tensor:
+        """The server's plan, int32 `[plan_size]`."""
+        return tf.zeros([0], tf.int32)
+
     @abc.abstractmethod
-    def initialize_client(self, shared: tf.Tensor, key: tf.Tensor) -> Tensors:
+    def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
         """A client's first state, of `state_type`; `key` is int32 `[2]`, the root of all its randomness."""
 
     @abc.abstractmethod
@@ -83,12 +89,12 @@ class ClientWork(abc.ABC):
         """
 
     @abc.abstractmethod
-    def end_task(self, state: Tensors, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
+    def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
         """The state with the task put among the past ones, and what the client uploads (`knowledge` in it)."""
 
     @abc.abstractmethod
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
-        """Sums over examples (`count`, `loss`, and `correct` where there are labels) for one task."""
+        """One task's parameters on examples: sums `count`, `loss` and `correct`, or `losses` `[N]` of a density."""
 
     @abc.abstractmethod
     def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:

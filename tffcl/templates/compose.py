@@ -60,6 +60,7 @@ class _Composer:
     def __init__(self, work: ClientWork, aggregator: AggregationFactory, finalizer: FinalizerProcess):
         self.work, self.finalizer = work, finalizer
         self.state = tff.to_type(work.state_type)
+        self.plan = tff.TensorType(np.int32, [work.plan_size])
         self.reads = tff.to_type(select_types(work.state_type, work.train_reads))
         self.data = tff.to_type(
             OrderedDict(context=work.context_type, train=work.prepared_type, validation=work.prepared_type)
@@ -119,11 +120,16 @@ class _Composer:
         def first_shared() -> tf.Tensor:
             return as_type("initialize_shared", "shared", work.initialize_shared(), work.shared_type)
 
+        @tff.tensorflow.computation
+        def first_plan() -> tf.Tensor:
+            return as_type("initialize_plan", "plan", work.initialize_plan(), self.plan)
+
         @tff.federated_computation
         def initialize() -> tff.Value:
             return tff.federated_zip(
                 OrderedDict(
                     shared=tff.federated_eval(first_shared, tff.SERVER),
+                    plan=tff.federated_eval(first_plan, tff.SERVER),
                     aggregator=self.aggregation.initialize(),
                     finalizer=self.finalizer.initialize(),
                     round_num=tff.federated_value(0, tff.SERVER),
@@ -135,13 +141,15 @@ class _Composer:
     def _initialize_clients(self, server: tff.Type) -> tff.Computation:
         work = self.work
 
-        @tff.tensorflow.computation(work.shared_type, _KEY)
-        def first_state(shared: tf.Tensor, key: tf.Tensor) -> OrderedDict:
-            return ordered("initialize_client", work.initialize_client(shared, key), work.state_type)
+        @tff.tensorflow.computation(work.shared_type, self.plan, _KEY)
+        def first_state(shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> OrderedDict:
+            return ordered("initialize_client", work.initialize_client(shared, plan, key), work.state_type)
 
         @tff.federated_computation(at_server(server), at_clients(_KEY))
         def initialize_clients(server_state: tff.Value, client_keys: tff.Value) -> tff.Value:
-            return tff.federated_map(first_state, (tff.federated_broadcast(server_state.shared), client_keys))
+            shared = tff.federated_broadcast(server_state.shared)
+            plan = tff.federated_broadcast(server_state.plan)
+            return tff.federated_map(first_state, (shared, plan, client_keys))
 
         return initialize_clients
 
@@ -209,6 +217,7 @@ class _Composer:
             new_state = tff.federated_zip(
                 OrderedDict(
                     shared=finalized.result,
+                    plan=server_state.plan,
                     aggregator=aggregated.state,
                     finalizer=finalized.state,
                     round_num=tff.federated_map(one_more, server_state.round_num),
@@ -222,9 +231,9 @@ class _Composer:
         work = self.work
         row_type = tff.TensorType(np.float32, [work.knowledge_size])
 
-        @tff.tensorflow.computation(self.state, self.data)
-        def end(state: OrderedDict, data: OrderedDict) -> tuple[OrderedDict, OrderedDict]:
-            new_state, upload = work.end_task(state, data)
+        @tff.tensorflow.computation(self.state, work.shared_type, self.data)
+        def end(state: OrderedDict, shared: tf.Tensor, data: OrderedDict) -> tuple[OrderedDict, OrderedDict]:
+            new_state, upload = work.end_task(state, shared, data)
             if "knowledge" not in upload:
                 raise errors.ContractError(
                     f"client work: end_task uploaded no 'knowledge'; found {list(upload)}"
@@ -234,8 +243,8 @@ class _Composer:
 
         @tff.federated_computation(at_server(server), at_clients(self.state), at_clients(self.data))
         def end_task(server_state: tff.Value, client_states: tff.Value, client_data: tff.Value) -> tuple:
-            del server_state
-            ended = tff.federated_map(end, (client_states, client_data))
+            shared = tff.federated_broadcast(server_state.shared)
+            ended = tff.federated_map(end, (client_states, shared, client_data))
             return ended[0], ended[1]
 
         return end_task
