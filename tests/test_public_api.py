@@ -32,11 +32,14 @@ ROOMS = {
     ],
     "finalizers": ["build_server_update"],
     "layers": [
+        "AutoregressiveMask",
         "DecomposedConv1D",
         "DecomposedConv2D",
         "DecomposedDense",
+        "DecomposedMaskedDense",
         "ForeignAlignment",
         "KernelLayout",
+        "MaskedDense",
         "VectorLayout",
     ],
     "metrics": [
@@ -50,7 +53,17 @@ ROOMS = {
         "sparse_bytes",
         "task_averaged_test_accuracy",
     ],
-    "models": ["AlignedTextCNN", "Classifier", "KerasNetwork", "Network", "TextCNN", "TextCNNConfig", "decompose"],
+    "models": [
+        "AlignedTextCNN",
+        "Classifier",
+        "KerasNetwork",
+        "MADEConfig",
+        "MADENetwork",
+        "Network",
+        "TextCNN",
+        "TextCNNConfig",
+        "decompose",
+    ],
     "program": [
         "ClientData",
         "ClientStore",

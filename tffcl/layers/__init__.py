@@ -1,14 +1,19 @@
 """Keras layers with decomposed kernels, and the pure functions under them."""
 
 from tffcl.layers.alignment import ForeignAlignment
+from tffcl.layers.autoregressive import AutoregressiveMask
 from tffcl.layers.decomposed import DecomposedConv1D, DecomposedConv2D, DecomposedDense
 from tffcl.layers.kernels import KernelLayout, VectorLayout
+from tffcl.layers.masked import DecomposedMaskedDense, MaskedDense
 
 __all__ = [
+    "AutoregressiveMask",
     "DecomposedConv1D",
     "DecomposedConv2D",
     "DecomposedDense",
+    "DecomposedMaskedDense",
     "ForeignAlignment",
     "KernelLayout",
+    "MaskedDense",
     "VectorLayout",
 ]

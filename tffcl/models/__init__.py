@@ -2,7 +2,19 @@
 
 from tffcl.models.decompose import decompose
 from tffcl.models.keras_network import KerasNetwork
+from tffcl.models.made import MADENetwork
+from tffcl.models.made_config import MADEConfig
 from tffcl.models.network import Classifier, Network
 from tffcl.models.text_cnn import AlignedTextCNN, TextCNN, TextCNNConfig
 
-__all__ = ["AlignedTextCNN", "Classifier", "KerasNetwork", "Network", "TextCNN", "TextCNNConfig", "decompose"]
+__all__ = [
+    "AlignedTextCNN",
+    "Classifier",
+    "KerasNetwork",
+    "MADEConfig",
+    "MADENetwork",
+    "Network",
+    "TextCNN",
+    "TextCNNConfig",
+    "decompose",
+]

@@ -1,0 +1,148 @@
+"""MADE (Germain et al., 2015) as the client network of ConFedMADE (eq. 3-5): a density of binary vectors."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.layers.autoregressive import as_order, natural_order, random_order
+from tffcl.layers.kernels import KernelLayout, VectorLayout
+from tffcl.models.made_config import ACTIVATIONS, MADEConfig
+from tffcl.models.network import Network, Tensors, glorot_uniform
+
+# What a mask key is folded with, so that orders and numbers of hidden units are drawn apart.
+_ORDER, _NUMBERS = 1, 2
+
+
+class MADENetwork(Network):
+    """A masked autoencoder; its loss is -log p(x) in nats, summed over the observed dimensions.
+
+    Kernels are `hidden_0` `[D, H1]`, `hidden_1` `[H1, H2]`, ..., `output` `[H, D]` and `direct` `[D, D]`; biases
+    `bias_hidden_0`, ..., `bias_output` are local, or the last of the kernels with `share_biases`.
+
+    The plan is the mask key, int32 `[2]`, then the order, int32 `[D]`. An example is `x`, uint8 `[N, D]` of zeros
+    and ones; `observed`, float32 `[D]` in the context, is 0 at dimensions that only pad: those are neither seen
+    nor scored.
+
+    Args:
+      config: sizes and masks.
+      num_foreign: K, places for foreign adaptives, which are added into the kernels.
+
+    Raises:
+      InputError: num_foreign is negative.
+    """
+
+    adds_foreign = True
+
+    def __init__(self, config: MADEConfig, num_foreign: int = 0):
+        if num_foreign < 0:
+            raise errors.InputError(f"num_foreign: expected at least 0, found {num_foreign}")
+        self.config = config
+        self.num_foreign = num_foreign
+        size = config.input_size
+        biases = tuple((f"bias_hidden_{i}", (width,)) for i, width in enumerate(config.hidden))
+        biases += (("bias_output", (size,)),)
+        kernels = config.masks.parts
+        self.kernels = KernelLayout(kernels + biases if config.share_biases else kernels)
+        self.local = VectorLayout(() if config.share_biases else biases)
+        self.plan_size = 2 + size
+        self.num_patterns = config.num_masks
+        self.context_type = OrderedDict(observed=tff.TensorType(np.float32, [size]))
+        self.example_type = OrderedDict(x=tff.TensorType(np.uint8, [None, size]))
+        self.prepared_type = self.example_type
+
+    def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
+        drawn = glorot_uniform([shape for _, shape in self.kernels.parts], key, self.config.base_scale)
+        return tf.concat([tf.reshape(kernel, [-1]) for kernel in drawn], 0)
+
+    def initial_local(self, key: tf.Tensor) -> tf.Tensor:
+        del key
+        return tf.zeros([self.local.size])
+
+    def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
+        del key
+        return tf.fill(self.attention_shape, self.config.attention_start)
+
+    def losses(
+        self,
+        kernels: tf.Tensor,
+        local: tf.Tensor,
+        attention: tf.Tensor | None,
+        context: Tensors,
+        examples: Tensors,
+        dropout_key: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """-log p(x) of each example in nats; `attention` and `dropout_key` play no part."""
+        del attention, dropout_key
+        inputs = tf.cast(examples["x"], tf.float32) * context["observed"]
+        logits = self.logits(kernels, local, inputs)
+        # -log p(x_d | x_<d) is softplus of the logit, its sign turned where x_d is 1: from logits, so that nothing
+        # is clipped, and in one operation where a cross-entropy takes seven.
+        return tf.linalg.matvec(tf.nn.softplus(logits * (1.0 - 2.0 * inputs)), context["observed"])
+
+    def logits(self, kernels: tf.Tensor, local: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+        """What the sigmoid of eq. 3 is taken of: log-odds of each dimension given those before it.
+
+        Args:
+          kernels: float32 `[kernels.size]`, times the connectivity.
+          local: float32 `[local.size]`.
+          inputs: float32 `[N, D]`.
+
+        Returns:
+          float32 `[N, D]`.
+        """
+        parts = {**self.kernels.split(kernels), **self.local.split(local)}
+        logits, units = parts["bias_output"], inputs
+        for layer in range(len(self.config.hidden)):
+            units = tf.matmul(units, parts[f"hidden_{layer}"]) + parts[f"bias_hidden_{layer}"]
+            units = ACTIVATIONS[self.config.activation](units)
+        if self.config.hidden:
+            logits += tf.matmul(units, parts["output"])
+        if self.config.direct:
+            logits += tf.matmul(inputs, parts["direct"])
+        return logits
+
+    # -- connectivity --------------------------------------------------------------------------------------------
+
+    def initial_plan(self, key: tf.Tensor) -> tf.Tensor:
+        """Mask key and order that hang from `key` (int32 `[2]`): int32 `[2 + D]`."""
+        size, order = self.config.input_size, self.config.order
+        if order == "natural":
+            places = natural_order(size)
+        elif order == "random":
+            places = random_order(key, size)
+        else:
+            places = as_order(order, size)
+        return tf.concat([key, places], 0)
+
+    def client_plan(self, plan: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        return plan if self.config.synchronised else self.initial_plan(key)
+
+    def order(self, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor:
+        """Places of the inputs in pattern number `pattern`, int32 `[D]`."""
+        if not self.config.order_agnostic:
+            return plan[2:]
+        return random_order(_folded(plan, _ORDER, pattern), self.config.input_size)
+
+    def connectivity(self, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor:
+        """M of eq. 5: all masks of one pattern, float32 `[kernels.size]`; ones for shared biases.
+
+        Args:
+          plan: int32 `[2 + D]`.
+          pattern: its number, int32 in [0, J).
+        """
+        key = _folded(plan, _NUMBERS, pattern if self.config.connectivity_agnostic else 0)
+        masks = self.config.masks(key, self.order(plan, pattern))
+        if self.config.share_biases:
+            biases = [(name, shape) for name, shape in self.kernels.parts if name not in masks]
+            masks.update((name, tf.ones(shape)) for name, shape in biases)
+        return self.kernels.join(masks)
+
+
+def _folded(plan: tf.Tensor, purpose: int, pattern: tf.Tensor | int) -> tf.Tensor:
+    fold = tf.random.experimental.stateless_fold_in
+    return fold(fold(plan[:2], purpose), pattern)
