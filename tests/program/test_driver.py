@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import metrics
-from tffcl.program import ProgressBar, Released, preparation
+from tffcl.program import ProgressBar, Released, preparation, scoring
 from tffcl.program.state import client_key
 from tffcl.transfers import PreviousTask
 
@@ -134,7 +134,7 @@ def test_one_client_and_one_task(tiny, process):
 
 def test_calls_are_split_below_the_limit(tiny, process, finished, monkeypatch):
     monkeypatch.setattr(preparation.prepare_task, "__defaults__", (1,))
-    monkeypatch.setattr(preparation.evaluate_tasks, "__defaults__", (1,))
+    monkeypatch.setattr(scoring.evaluate_tasks, "__defaults__", (1,))
     assert np.array_equal(tiny.run(process).scores, finished[1].scores, equal_nan=True)
 
 

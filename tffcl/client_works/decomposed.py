@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.client_works import randomness
+from tffcl.client_works.connectivity import Connectivity
 from tffcl.client_works.decomposed_state import CURRENT, decomposed_state_type
 from tffcl.client_works.decomposition import Decomposition
 from tffcl.client_works.evaluation import evaluated, mean_loss
@@ -205,9 +206,11 @@ class DecomposedWork(ClientWork):
         variables["local"].assign(self._exchange.local_in(state["local"], shared))
         key = randomness.round_key(state["key"], state["task"], round_num)
 
+        connectivity = Connectivity(self.network, state, round_num)
+
         def loss_fn(batch: Tensors, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-            pattern = self._pattern(state, round_num, step)
-            return self._objective(variables, state, incoming, data["context"], batch, step.key, pattern)
+            mask = connectivity(step)
+            return self._objective(variables, state, incoming, data["context"], batch, step.key, mask)
 
         def validation_fn() -> tf.Tensor:
             return self._validation_loss(variables, state, data)
@@ -225,12 +228,11 @@ class DecomposedWork(ClientWork):
         context: Tensors,
         batch: Tensors,
         key: tf.Tensor | None,
-        pattern: tf.Tensor | int = 0,
+        connectivity: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """FedSeIT eq. 5 and ConFedMADE eq. 6 on one batch: (objective, mean task loss)."""
         options, network = self.options, self.network
         values = {name: variable.read_value() for name, variable in variables.items()}
-        connectivity = network.connectivity(self._plan(state), pattern)
         kernel = self._kernel(values, state)
         kernel = kernel if connectivity is None else kernel * connectivity
         losses = network.losses(kernel, values["local"], values["attention"], context, batch, key)
@@ -264,12 +266,6 @@ class DecomposedWork(ClientWork):
 
     def _plan(self, state: Tensors) -> tf.Tensor:
         return state["plan"] if self.plan_size else tf.zeros([0], tf.int32)
-
-    def _pattern(self, state: Tensors, round_num: tf.Tensor, step: Step) -> tf.Tensor | int:
-        """Which pattern of connectivity a step trains: drawn from the plan, so that clients draw the same."""
-        if self.network.num_patterns == 1:
-            return 0
-        return randomness.pattern(state["plan"][:2], round_num, step, self.network.num_patterns)
 
     def _validation_loss(
         self, variables: Mapping[str, tf.Variable], state: Tensors, data: Mapping[str, Any]

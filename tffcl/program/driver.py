@@ -13,12 +13,13 @@ from tffcl.program import checks, clocks, communication, events, run_directory
 from tffcl.program import state as state_lib
 from tffcl.program.client_data import ClientData, ClientTask
 from tffcl.program.history import Event
-from tffcl.program.preparation import evaluate_tasks, prepare_task
+from tffcl.program.preparation import prepare_task
 from tffcl.program.reporters import Reporter, default_reporters
 from tffcl.program.results import Results, results_of
+from tffcl.program.scoring import Rows, evaluate_tasks, scores_are
 from tffcl.program.settings import Settings
 from tffcl.program.task_data import TaskData
-from tffcl.templates import ContinualProcess, placed
+from tffcl.templates import ContinualProcess
 from tffcl.transfers import Transfer
 
 Summarise = Callable[[ClientTask], np.ndarray]
@@ -84,7 +85,7 @@ def run_program(
             process, TaskData(data, transfer, settings.seed, summarise), transfer, settings, directory, told
         )
         history = run.to_the_end()
-        results = results_of(history, _scores_are(process), full_config)
+        results = results_of(history, scores_are(process), full_config)
         directory.finish(results.to_json())
     return results
 
@@ -205,7 +206,7 @@ class _Run:
         self._record(event)
         self._forget_training_data(task)
 
-    def _evaluate(self) -> list:
+    def _evaluate(self) -> dict[str, Rows]:
         return evaluate_tasks(self.process, self.state.server, self.state.store, self.prepared)
 
     def _record(self, event: Event, training: Optional[clocks.Spent] = None) -> None:
@@ -217,10 +218,6 @@ class _Run:
         self.directory.save(self.state)
         for reporter in self.reporters:
             reporter.report(line)
-
-
-def _scores_are(process: ContinualProcess) -> str:
-    return "accuracy" if "correct" in placed.entries(process.evaluate.type_signature.result) else "nll"
 
 
 def _check_transfer(process: ContinualProcess, transfer: Transfer, num_clients: int) -> None:

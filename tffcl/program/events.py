@@ -13,7 +13,7 @@ import numpy as np
 from tffcl.program.clocks import Spent
 from tffcl.transfers import KnowledgeBase
 
-Scores = Sequence[Sequence[Optional[float]]]
+Scores = Mapping[str, Sequence[Sequence[Optional[float]]]]  # by name: for every client its scores
 
 
 def round_event(
@@ -30,7 +30,7 @@ def round_event(
       round_num: number of the round within the task, from 0.
       participants: the clients that took part.
       client_metrics: what `next` reported for each of them; unknown metrics pass through by their own names.
-      scores: for every client its scores on tasks 0..task; None in a round without evaluation.
+      scores: by name, for every client its scores on tasks 0..task; None in a round without evaluation.
     """
     event: dict[str, Any] = {
         "event": "round",
@@ -46,8 +46,7 @@ def round_event(
         for client, reported in zip(participants, client_metrics)
         if np.any(reported.get("non_finite", 0))
     ]
-    if scores is not None:
-        event["accuracy"] = per_client(scores)
+    event.update({name: per_client(rows) for name, rows in (scores or {}).items()})
     return event
 
 
@@ -58,7 +57,7 @@ def task_event(
 
     Args:
       task: number of the task, from 0.
-      scores: for every client its scores on tasks 0..task.
+      scores: by name, for every client its scores on tasks 0..task.
       selection: for every client the ids of the entries that it had received for this task.
       base: the knowledge base that they refer to.
     """
@@ -66,7 +65,7 @@ def task_event(
     return {
         "event": "task_end",
         "task": task,
-        "accuracy": [list(row) for row in scores],
+        **{name: [list(row) for row in rows] for name, rows in scores.items()},
         "selection": per_client(chosen),
     }
 

@@ -1,11 +1,11 @@
-"""Calls of a process over cohorts: prepare a task once, and evaluate every past task of every client."""
+"""Calls of a process over cohorts: prepare a task of every client, once."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
@@ -71,7 +71,7 @@ def prepare_task(
     pairs = [(client, split) for client in range(len(store)) for split in SPLITS]
     raws = [raw_data(tasks[client], split) for client, split in pairs]
     sizes = [
-        _num_bytes(raw) + prepared_bytes(process, raw["examples"], len(selections[client]))
+        num_bytes(raw) + prepared_bytes(process, raw["examples"], len(selections[client]))
         for (client, _), raw in zip(pairs, raws)
     ]
     prepared: list[Tensors] = []
@@ -85,42 +85,6 @@ def prepare_task(
         )
         for start, task in zip(range(0, len(pairs), len(SPLITS)), tasks)
     ]
-
-
-def evaluate_tasks(
-    process: ContinualProcess,
-    server_state: Any,
-    store: ClientStore,
-    prepared: Sequence[Sequence[PreparedTask]],
-    limit: int = MESSAGE_BYTES,
-) -> list[list[Optional[float]]]:
-    """Scores of every client on every task so far, each (client, task) an element of one cohort.
-
-    Args:
-      process: the process.
-      server_state: its state.
-      store: the states of all C clients.
-      prepared: `prepared[task][client]` for the tasks so far.
-      limit: bytes of examples in a call; a larger cohort goes in several calls.
-
-    Returns:
-      For each client the score on tasks 0, 1, ...: accuracy, or the mean loss where the process counts
-      no correct answers; None for a task without test examples.
-    """
-    scores: list[list[Optional[float]]] = [[None] * len(prepared) for _ in range(len(store))]
-    pairs = [
-        (client, task)
-        for client in range(len(store))
-        for task in range(len(prepared))
-        if checks.num_examples(prepared[task][client].test)
-    ]
-    data = [prepared[task][client].test_data() for client, task in pairs]
-    for part in parts_below([_num_bytes(one) for one in data], limit):
-        views = [process.task_view(store[client], task) for client, task in pairs[part]]
-        sums = process.evaluate(server_state, views, data[part])
-        for (client, task), one in zip(pairs[part], sums):
-            scores[client][task] = _score(one)
-    return scores
 
 
 def raw_data(task: ClientTask, split: str) -> OrderedDict:
@@ -155,19 +119,13 @@ def parts_below(sizes: Sequence[int], limit: int) -> Iterator[slice]:
         yield slice(start, len(sizes))
 
 
-def _score(sums: Mapping[str, Any]) -> Optional[float]:
-    count = int(sums["count"])
-    if count == 0:
-        return None
-    return float(sums["correct"] if "correct" in sums else sums["loss"]) / count
-
-
 def _tensor_bytes(kind: tff.TensorType, num_examples: int, num_foreign: int) -> int:
     inner = [num_foreign if size is None else size for size in kind.shape[1:]]
     return num_examples * int(np.prod(inner, dtype=np.int64)) * kind.dtype.itemsize
 
 
-def _num_bytes(value: Any) -> int:
+def num_bytes(value: Any) -> int:
+    """Bytes of all arrays in nested mappings."""
     if isinstance(value, Mapping):
-        return sum(map(_num_bytes, value.values()))
+        return sum(map(num_bytes, value.values()))
     return int(np.asarray(value).nbytes)

@@ -126,7 +126,7 @@ def default_reporters(output_dir: Optional[Union[str, os.PathLike[str]]]) -> lis
 
 def mean_score(event: Event) -> Optional[float]:
     """Mean score over all clients and tasks in an event; None without data."""
-    rows = event.get("accuracy") or []
+    rows = event.get("accuracy") or event.get("nll") or []
     known = [
         one
         for row in (rows.values() if isinstance(rows, Mapping) else rows)

@@ -20,6 +20,7 @@ class Results:
     Attributes:
       scores: float64 `[C, T, T]`: score of client c on task i after it learned task t; NaN for no data.
       scores_are: "accuracy", or "nll" where the examples have no labels.
+      other_scores: `[C, T, T]` of a density scored in other ways, by name (`tffcl.program.scoring`).
       bytes_up: for each client the sparse-coded bytes that it sent, a number per round; what it sends when a
         task ends counts with the task's last round.
       bytes_down: likewise received; what it receives when a task begins counts with the task's first round.
@@ -38,6 +39,7 @@ class Results:
     bytes_down_dense: list[list[int]]
     seconds: dict[str, Any]
     config: dict[str, Any]
+    other_scores: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @property
     def final_score(self) -> float:
@@ -70,31 +72,50 @@ class Results:
                 final: self.final_score,
                 "forgetting": self.forgetting,
                 "backward_transfer": self.backward_transfer,
+                **self._others(),
                 **{name: getattr(self, name) for name in sent},
                 "seconds": self.seconds,
                 "config": self.config,
             }
         )
 
+    def _others(self) -> dict[str, Any]:
+        """The other scores, each with its final average and its forgetting."""
+        others: dict[str, Any] = {}
+        for name, scores in self.other_scores.items():
+            others[name] = scores
+            others[f"average_{name}"] = metrics.task_averaged_test_accuracy(scores)
+            others[f"forgetting_{name}"] = metrics.forgetting(scores, higher_is_better=False)
+        return others
+
 
 def results_of(events: Sequence[Event], scores_are: str, config: Mapping[str, Any]) -> Results:
     """The results of a run from its events; `config` has `num_clients`, `num_tasks` and `num_rounds`."""
     num_clients, num_tasks = config["num_clients"], config["num_tasks"]
-    scores = np.full([num_clients, num_tasks, num_tasks], np.nan)
-    for event in events:
-        if event["event"] == "task_end":
-            for client, row in enumerate(event["accuracy"]):
-                scores[client, event["task"], : len(row)] = [np.nan if one is None else one for one in row]
+    ends = [event for event in events if event["event"] == "task_end"]
+    names = {name for event in ends for name in event if name.startswith(scores_are)}
+    tensors = {name: _tensor(ends, name, num_clients, num_tasks) for name in sorted(names | {scores_are})}
+    scores = tensors.pop(scores_are)
     return Results(
         scores=scores,
         scores_are=scores_are,
         seconds=_seconds(events),
         config=dict(config),
+        other_scores=tensors,
         **{
             name: _bytes(events, name, num_clients, config["num_rounds"])
             for name in ("bytes_up", "bytes_down", "bytes_up_dense", "bytes_down_dense")
         },
     )
+
+
+def _tensor(ends: Sequence[Event], name: str, num_clients: int, num_tasks: int) -> np.ndarray:
+    """float64 [C, T, T] of one score from the ends of tasks; NaN for no data."""
+    scores = np.full([num_clients, num_tasks, num_tasks], np.nan)
+    for event in ends:
+        for client, row in enumerate(event.get(name, [])):
+            scores[client, event["task"], : len(row)] = [np.nan if one is None else one for one in row]
+    return scores
 
 
 def _bytes(events: Sequence[Event], name: str, num_clients: int, num_rounds: int) -> list[list[int]]:

@@ -43,14 +43,18 @@ def task_spans(rounds: Sequence[Event]) -> dict[int, tuple[int, int]]:
 
 
 def clients_of(history: History) -> list[int]:
-    """The clients that any round has an accuracy of, ascending."""
-    return sorted({int(key) for event in rounds_of(history) for key in event.get("accuracy") or {}})
+    """The clients that any round has an accuracy or NLL of, ascending."""
+    return sorted({int(key) for event in rounds_of(history) for key in _scores(event)})
 
 
 def accuracy_curve(rounds: Sequence[Event], client: int, task: int) -> list[float]:
-    """Accuracy in % of `client` on `task` after each round; NaN where there is no data."""
-    rows = [(event.get("accuracy") or {}).get(str(client)) or [] for event in rounds]
-    return [100 * row[task] if task < len(row) and row[task] is not None else NAN for row in rows]
+    """Accuracy in %, or NLL in nats, of `client` on `task` after each round; NaN where there is no data."""
+    rows = [(100 if "accuracy" in event else 1, _scores(event).get(str(client)) or []) for event in rounds]
+    return [scale * row[task] if task < len(row) and row[task] is not None else NAN for scale, row in rows]
+
+
+def _scores(event: Event) -> Mapping[str, Any]:
+    return event.get("accuracy") or event.get("nll") or {}
 
 
 def plot_accuracy_per_round(
@@ -59,7 +63,7 @@ def plot_accuracy_per_round(
     *,
     client: int | None = None,
 ) -> pathlib.Path:
-    """Test accuracy of each task of one client at the end of each round (FedSeIT, fig. 5).
+    """Test accuracy, or NLL, of each task of one client at the end of each round (FedSeIT, fig. 5).
 
     A panel per task; the shaded rounds are those in which the task was learned (the paper shows only these),
     what follows shows whether it is forgotten.
@@ -99,12 +103,14 @@ def plot_accuracy_per_round(
         axis.set_title(f"Task {task + 1}", fontsize=9)
         figures.plain_axis(axis)
         figures.round_axis(axis, max(map(len, runs.values())))
+    is_density = any(event.get("nll") for rounds in runs.values() for event in rounds)
+    what, unit = ("NLL", "nats") if is_density else ("accuracy", "%")
     figure.suptitle(
-        f"Client {client + 1}: test accuracy after each round\n(shaded: the rounds that learn the task)",
+        f"Client {client + 1}: test {what} after each round\n(shaded: the rounds that learn the task)",
         fontsize=10,
     )
     figure.supxlabel("Round, all tasks", fontsize=9)
-    figure.supylabel("Test accuracy (%)", fontsize=9)
+    figure.supylabel(f"Test {what} ({unit})", fontsize=9)
     if len(runs) > 1:
         # At the side: below, it would lie on the label of the x axis.
         figure.legend(

@@ -1,0 +1,161 @@
+"""Scores of every client on every task so far: accuracy, or the NLL of a density in three ways.
+
+A classifier is told which task an example is of. A density need not be: p(x) of a client is the uniform mixture over
+the tasks that it has learned, log p(x) = logsumexp_t log p_t(x) - log T, at most log T nats below the best task.
+That is `nll`; beside it stand `nll_task_known`, each task with its own parameters, and `nll_newest`, every task
+with the parameters of the newest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+from scipy import special
+
+from tffcl.program import checks
+from tffcl.program.client_data import Tensors
+from tffcl.program.client_store import ClientStore
+from tffcl.program.preparation import MESSAGE_BYTES, PreparedTask, num_bytes, parts_below
+from tffcl.templates import ContinualProcess, placed
+
+Rows = list[list[Optional[float]]]  # for each client its scores on tasks 0, 1, ...
+
+
+def scores_are(process: ContinualProcess) -> str:
+    """The name of a process's first score: "accuracy" or "nll"."""
+    return "accuracy" if "correct" in placed.entries(process.evaluate.type_signature.result) else "nll"
+
+
+def evaluate_tasks(
+    process: ContinualProcess,
+    server_state: Any,
+    store: ClientStore,
+    prepared: Sequence[Sequence[PreparedTask]],
+    limit: int = MESSAGE_BYTES,
+) -> dict[str, Rows]:
+    """Scores of every client on every task so far, in cohorts of (client, parameters of one task) pairs.
+
+    Args:
+      process: the process.
+      server_state: its state.
+      store: the states of all C clients.
+      prepared: `prepared[task][client]` for the tasks so far.
+      limit: bytes of states and examples in a call; a larger cohort goes in several calls.
+
+    Returns:
+      The scores by name; for each client the score on tasks 0, 1, ...: "accuracy", or "nll" (mean loss) where the
+      process counts no correct answers, with the two others for a density; None for a task without test examples.
+    """
+    if "losses" in placed.entries(process.evaluate.type_signature.result):
+        return _density_scores(process, server_state, store, prepared, limit)
+    scores = _no_scores(len(store), len(prepared))
+    pairs = [
+        (client, task)
+        for client in range(len(store))
+        for task in range(len(prepared))
+        if checks.num_examples(prepared[task][client].test)
+    ]
+    data = [prepared[task][client].test_data() for client, task in pairs]
+    for (client, task), one in zip(pairs, _evaluate(process, server_state, store, pairs, data, limit)):
+        scores[client][task] = _score(one)
+    return {scores_are(process): scores}
+
+
+def _density_scores(
+    process: ContinualProcess,
+    server_state: Any,
+    store: ClientStore,
+    prepared: Sequence[Sequence[PreparedTask]],
+    limit: int,
+) -> dict[str, Rows]:
+    """Each task's parameters meet the test examples of all tasks; what came out is put together afterwards."""
+    num_tasks = len(prepared)
+    jobs = [  # (client, task whose parameters these are, tasks whose examples these are)
+        (client, view, group)
+        for client in range(len(store))
+        for group in _same_context([one[client] for one in prepared])
+        for view in range(num_tasks)
+    ]
+    data = [_together([prepared[task][client] for task in group]) for client, _, group in jobs]
+    found = _evaluate(process, server_state, store, [job[:2] for job in jobs], data, limit)
+    # losses[client][task][view]: float64 [M] of the task's test examples under that view
+    losses: list[list[list[np.ndarray]]] = [[[] for _ in prepared] for _ in range(len(store))]
+    for (client, _, group), one in zip(jobs, found):
+        sizes = [checks.num_examples(prepared[task][client].test) for task in group]
+        for task, part in zip(group, np.split(np.asarray(one["losses"], np.float64), np.cumsum(sizes)[:-1])):
+            losses[client][task].append(part)
+    named: dict[str, Rows] = {name: _no_scores(len(store), num_tasks) for name in _DENSITY}
+    for client, rows in enumerate(losses):
+        for task, views in enumerate(rows):
+            if views and len(views[0]):
+                for name, way in _DENSITY.items():
+                    named[name][client][task] = float(way(np.stack(views), task).mean())
+    return named
+
+
+# From losses [T, M] under the parameters of each of T tasks, and the number of the task: float64 [M].
+_DENSITY = {
+    "nll": lambda losses, task: math.log(len(losses)) - special.logsumexp(-losses, axis=0),
+    "nll_task_known": lambda losses, task: losses[task],
+    "nll_newest": lambda losses, task: losses[-1],
+}
+
+
+def _same_context(tasks: Sequence[PreparedTask]) -> list[list[int]]:
+    """Numbers of the tasks that have test examples, in groups of equal test context."""
+    groups: list[list[int]] = []
+    for number, task in enumerate(tasks):
+        if not checks.num_examples(task.test):
+            continue
+        for group in groups:
+            if _equal(tasks[group[0]].test_context, task.test_context):
+                group.append(number)
+                break
+        else:
+            groups.append([number])
+    return groups
+
+
+def _equal(one: Tensors, other: Tensors) -> bool:
+    return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def _together(tasks: Sequence[PreparedTask]) -> OrderedDict:
+    """The test examples of tasks one after the other, with the context that they share."""
+    names = tasks[0].test
+    examples = OrderedDict((name, np.concatenate([one.test[name] for one in tasks])) for name in names)
+    return OrderedDict(context=tasks[0].test_context, examples=examples)
+
+
+def _evaluate(
+    process: ContinualProcess,
+    server_state: Any,
+    store: ClientStore,
+    pairs: Sequence[tuple[int, int]],
+    data: Sequence[OrderedDict],
+    limit: int,
+) -> list[Mapping[str, Any]]:
+    """What `evaluate` says of each (client, task whose parameters are taken) with its data."""
+    found: list[Mapping[str, Any]] = []
+    if not pairs:
+        return found
+    view = num_bytes(process.task_view(store[pairs[0][0]], pairs[0][1]))
+    for part in parts_below([view + num_bytes(one) for one in data], limit):
+        views = [process.task_view(store[client], task) for client, task in pairs[part]]
+        found += process.evaluate(server_state, views, data[part])
+    return found
+
+
+def _no_scores(num_clients: int, num_tasks: int) -> Rows:
+    return [[None] * num_tasks for _ in range(num_clients)]
+
+
+def _score(sums: Mapping[str, Any]) -> Optional[float]:
+    count = int(sums["count"])
+    if count == 0:
+        return None
+    return float(sums["correct"] if "correct" in sums else sums["loss"]) / count
