@@ -95,16 +95,27 @@ class MADENetwork(Network):
         Returns:
           float32 `[N, D]`.
         """
-        parts = {**self.kernels.split(kernels), **self.local.split(local)}
-        logits, units = parts["bias_output"], inputs
-        for layer in range(len(self.config.hidden)):
-            units = tf.matmul(units, parts[f"hidden_{layer}"]) + parts[f"bias_hidden_{layer}"]
-            units = ACTIVATIONS[self.config.activation](units)
+        parts = self.parts(kernels, local)
+        logits = parts["bias_output"]
         if self.config.hidden:
-            logits += tf.matmul(units, parts["output"])
+            sums = tf.matmul(inputs, parts["hidden_0"]) + parts["bias_hidden_0"]
+            logits += tf.matmul(self.last_units(parts, sums), parts["output"])
         if self.config.direct:
             logits += tf.matmul(inputs, parts["direct"])
         return logits
+
+    def parts(self, kernels: tf.Tensor, local: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Kernels and biases by name."""
+        return {**self.kernels.split(kernels), **self.local.split(local)}
+
+    def last_units(self, parts: dict[str, tf.Tensor], sums: tf.Tensor) -> tf.Tensor:
+        """Units of the last hidden layer, float32 `[N, H]`, from what goes into the first, `[N, H1]`."""
+        activation = ACTIVATIONS[self.config.activation]
+        units = activation(sums)
+        for layer in range(1, len(self.config.hidden)):
+            units = tf.matmul(units, parts[f"hidden_{layer}"]) + parts[f"bias_hidden_{layer}"]
+            units = activation(units)
+        return units
 
     # -- connectivity --------------------------------------------------------------------------------------------
 
