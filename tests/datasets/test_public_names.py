@@ -7,18 +7,29 @@ from tffcl import datasets
 def test_exports():
     assert sorted(datasets.__all__) == datasets.__all__
     assert set(datasets.__all__) == {
+        "BinaryDataset",
+        "BinaryVectors",
         "EncodedTextDataset",
+        "ImageDataset",
         "TextDataset",
         "WordVectors",
         "available",
+        "binarise",
+        "binarise_stochastic",
         "encode",
         "from_directory",
         "from_files",
         "from_texts",
+        "join_vectors",
         "load",
+        "load_binary",
+        "load_images",
         "load_word_vectors",
+        "read_idx",
         "tokenise",
         "train_word_vectors",
+        "vectors_of_images",
+        "vectors_of_sets",
     }
     assert all(hasattr(datasets, name) for name in datasets.__all__)
 

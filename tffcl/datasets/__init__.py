@@ -1,23 +1,41 @@
-"""Text data sets and word vectors: loaders, tokeniser, encoding, and a small sample that ships."""
+"""Data sets: texts with word vectors, images, binary vectors; loaders, and small sets that need no download."""
 
+from tffcl.datasets.binarisation import binarise, binarise_stochastic
+from tffcl.datasets.binary_dataset import BinaryDataset, load_binary
+from tffcl.datasets.binary_vectors import BinaryVectors, join_vectors
 from tffcl.datasets.encoding import EncodedTextDataset, encode
+from tffcl.datasets.idx_files import read_idx
+from tffcl.datasets.image_dataset import ImageDataset
+from tffcl.datasets.image_registry import load_images
 from tffcl.datasets.registry import available, load
 from tffcl.datasets.table_files import from_directory, from_files
 from tffcl.datasets.text_dataset import TextDataset, from_texts
 from tffcl.datasets.tokens import tokenise
+from tffcl.datasets.vector_sources import vectors_of_images, vectors_of_sets
 from tffcl.datasets.word_vectors import WordVectors, load_word_vectors, train_word_vectors
 
 __all__ = [
+    "BinaryDataset",
+    "BinaryVectors",
     "EncodedTextDataset",
+    "ImageDataset",
     "TextDataset",
     "WordVectors",
     "available",
+    "binarise",
+    "binarise_stochastic",
     "encode",
     "from_directory",
     "from_files",
     "from_texts",
+    "join_vectors",
     "load",
+    "load_binary",
+    "load_images",
     "load_word_vectors",
+    "read_idx",
     "tokenise",
     "train_word_vectors",
+    "vectors_of_images",
+    "vectors_of_sets",
 ]

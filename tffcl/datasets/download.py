@@ -66,11 +66,16 @@ def fetch(name: str, cache: Path) -> None:
     Raises:
       DatasetError: no network, or content that fails its check; the cache is then as it was.
     """
+    fetch_with(_FETCHERS[name], name, cache)
+
+
+def fetch_with(fetcher: Callable[[Path, Path], None], name: str, cache: Path) -> None:
+    """Lets `fetcher` download into a passing folder and move what is checked into `cache`; see `fetch`."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         # inside the cache: os.replace needs one file system
         with tempfile.TemporaryDirectory(prefix=".download-", dir=cache) as folder:
-            _FETCHERS[name](Path(folder), cache)
+            fetcher(Path(folder), cache)
     except OSError as error:
         raise DatasetError(
             f"{cache}: the download of {name} cannot be kept there ({error.strerror or error})"
@@ -87,31 +92,31 @@ def rows_sha256(rows: parsers.Rows) -> str:
 
 def _fetch_trec(folder: Path, cache: Path) -> None:
     for file_name in ("train_5500.label", "TREC_10.label"):
-        path = _retrieve(_TREC + file_name, folder)
+        path = retrieve(_TREC + file_name, folder)
         _check_bytes(path.read_bytes(), file_name, _TREC + file_name)
-    _keep(folder, ("train_5500.label", "TREC_10.label"), cache / "trec")
+    keep(folder, ("train_5500.label", "TREC_10.label"), cache / "trec")
 
 
 def _fetch_r8(folder: Path, cache: Path) -> None:
     for file_name, expected in ROWS_SHA256.items():
-        path = _retrieve(_R8 + file_name, folder)
+        path = retrieve(_R8 + file_name, folder)
         found = rows_sha256(parsers.read_tab_separated(path))
-        _check_sum(found, expected, _R8 + file_name)
-    _keep(folder, tuple(ROWS_SHA256), cache / "r8")
+        check_sum(found, expected, _R8 + file_name)
+    keep(folder, tuple(ROWS_SHA256), cache / "r8")
 
 
 def _fetch_subj(folder: Path, cache: Path) -> None:
     names = ("quote.tok.gt9.5000", "plot.tok.gt9.5000")
-    archive = _retrieve(_SUBJ, folder).read_bytes()
+    archive = retrieve(_SUBJ, folder).read_bytes()
     for file_name in names:
         content = _member(archive, file_name)
         _check_bytes(content, file_name, f"{_SUBJ} ({file_name})")
         (folder / file_name).write_bytes(content)
-    _keep(folder, names, cache / "subj")
+    keep(folder, names, cache / "subj")
 
 
 def _fetch_tmn(folder: Path, cache: Path) -> None:
-    rows = parsers.read_news(_retrieve(_TMN, folder))
+    rows = parsers.read_news(retrieve(_TMN, folder))
     labels = {label for _, label in rows}
     if labels != _TMN_LABELS or len(rows) < _TMN_LEAST:
         raise DatasetError(
@@ -119,7 +124,7 @@ def _fetch_tmn(folder: Path, cache: Path) -> None:
             f"{', '.join(sorted(_TMN_LABELS))}, found "
             f"{len(rows)} with {', '.join(sorted(labels))[:120]}; see {HOME_PAGES['tmn']}"
         )
-    _keep(folder, ("news.gz",), cache / "tmn")
+    keep(folder, ("news.gz",), cache / "tmn")
 
 
 _FETCHERS: dict[str, Callable[[Path, Path], None]] = {
@@ -131,8 +136,8 @@ _FETCHERS: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
-def _retrieve(url: str, folder: Path) -> Path:
-    """Downloads one file into `folder`; the caller checks it."""
+def retrieve(url: str, folder: Path, instead: str = "sample") -> Path:
+    """Downloads one file into `folder`; the caller checks it. `instead` needs no download; errors name it."""
     import pooch
 
     pooch.get_logger().setLevel(logging.WARNING)  # it would print a checksum to copy
@@ -145,7 +150,7 @@ def _retrieve(url: str, folder: Path) -> Path:
         reason = type(error).__name__ if status is None else f"HTTP status {status}"
         raise DatasetError(
             f"{url}: cannot be downloaded ({reason}); put the files into a folder and pass it as data_dir or "
-            "$TFFCL_DATA_DIR, or use the data set 'sample', which ships with tffcl"
+            f"$TFFCL_DATA_DIR, or use the data set {instead!r}, which needs no download"
         ) from error
 
 
@@ -163,17 +168,18 @@ def _member(archive: bytes, file_name: str) -> bytes:
 
 
 def _check_bytes(content: bytes, file_name: str, url: str) -> None:
-    _check_sum(hashlib.sha256(content).hexdigest(), FILE_SHA256[file_name], url)
+    check_sum(hashlib.sha256(content).hexdigest(), FILE_SHA256[file_name], url)
 
 
-def _check_sum(found: str, expected: str, url: str) -> None:
+def check_sum(found: str, expected: str, url: str) -> None:
+    """Raises DatasetError unless the sha256 that was found is the expected one."""
     if found != expected:
         raise DatasetError(
             f"{url}: has sha256 {found}, expected {expected}; broken or changed, so it is not kept"
         )
 
 
-def _keep(folder: Path, names: tuple[str, ...], target: Path) -> None:
+def keep(folder: Path, names: tuple[str, ...], target: Path) -> None:
     """Moves checked files to their place in the cache, each at once."""
     target.mkdir(parents=True, exist_ok=True)
     for name in names:

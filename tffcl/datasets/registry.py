@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Optional, Union
+from typing import Optional
 
-from tffcl.datasets import download, official, sample, table_files
+from tffcl.datasets import binary_dataset, download, image_registry, official, sample, table_files
+from tffcl.datasets.folders import ENVIRONMENT_VARIABLE as ENVIRONMENT_VARIABLE
+from tffcl.datasets.folders import data_folder
+from tffcl.datasets.raw_files import PathLike
 from tffcl.datasets.text_dataset import TextDataset
 from tffcl.errors import DatasetError
 
-ENVIRONMENT_VARIABLE = "TFFCL_DATA_DIR"
 NAMES = (*official.LAYOUTS, "sample")
-PathLike = Union[str, "os.PathLike[str]"]
 
 
 def load(name_or_path: PathLike, data_dir: Optional[PathLike] = None) -> TextDataset:
@@ -37,7 +38,7 @@ def load(name_or_path: PathLike, data_dir: Optional[PathLike] = None) -> TextDat
             return table_files.from_directory(name)
         raise DatasetError(f"{name}: no such data set or folder; known sets are {', '.join(NAMES)}")
     layout = official.LAYOUTS[name]
-    folder, is_cache = _folder(data_dir)
+    folder, is_cache = data_folder(data_dir)
     paths = official.find(layout, folder)
     if paths is None and is_cache:
         download.fetch(name, folder)
@@ -48,27 +49,19 @@ def load(name_or_path: PathLike, data_dir: Optional[PathLike] = None) -> TextDat
 
 
 def available(name_or_path: PathLike, data_dir: Optional[PathLike] = None) -> bool:
-    """Whether `load` would find the files without downloading; it does not open them.
+    """Whether `load`, `load_images` or `load_binary` would find the files without downloading; opens none.
 
     Raises:
       DatasetError: `data_dir` or $TFFCL_DATA_DIR is no folder; a mistyped one must not pass for "no data".
     """
     name = os.fspath(name_or_path)
     if name in official.LAYOUTS:
-        return official.find(official.LAYOUTS[name], _folder(data_dir)[0]) is not None
+        return official.find(official.LAYOUTS[name], data_folder(data_dir)[0]) is not None
+    if name in image_registry.NAMES:
+        return image_registry.has_files(name, data_dir)
+    if name in binary_dataset.WIDTHS:
+        return bool(binary_dataset.find(name, data_folder(data_dir)[0]))
     return name == "sample" or table_files.is_dataset_directory(name)
-
-
-def _folder(data_dir: Optional[PathLike]) -> tuple[Path, bool]:
-    """The folder to search, and whether it is the cache that downloads may fill."""
-    chosen = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
-    if chosen is None:
-        return download.cache_folder(), True
-    folder = Path(chosen).expanduser()
-    if not folder.is_dir():
-        origin = "data_dir" if data_dir is not None else f"${ENVIRONMENT_VARIABLE}"
-        raise DatasetError(f"{origin} {folder}: no such folder")
-    return folder, False
 
 
 def _missing(name: str, folder: Path) -> str:

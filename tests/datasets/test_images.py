@@ -1,0 +1,199 @@
+"""Image sets: the layouts of MNIST and EMNIST in files written here, the real ones, and scikit-learn's digits."""
+
+import gzip
+import hashlib
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+
+from tffcl.datasets import ImageDataset, available, download, image_download, load_images
+from tffcl.errors import DatasetError
+
+_SPEC = importlib.util.spec_from_file_location("idx", pathlib.Path(__file__).with_name("idx.py"))
+idx = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(idx)
+
+
+def write_mnist(folder, zipped=True, train_labels=(3, 1, 9), test_labels=(0, 2)):
+    train = idx.random_images(len(train_labels), 4, 5)
+    test = idx.random_images(len(test_labels), 4, 5, seed=1)
+    idx.write_part(folder, "train", train, train_labels, zipped)
+    idx.write_part(folder, "t10k", test, test_labels, zipped)
+    return train, test
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("place", ["mnist", "MNIST/raw"])
+def test_mnist_layout(tmp_path, zipped, place):
+    train, test = write_mnist(tmp_path / place, zipped)
+    data = load_images("mnist", tmp_path)
+    assert data.train_images.tolist() == train
+    assert data.test_images.tolist() == test
+    assert (data.train_labels.tolist(), data.test_labels.tolist()) == ([3, 1, 9], [0, 2])
+    assert data.label_names == tuple("0123456789")
+    assert (data.train_labels.dtype, data.max_value, data.name) == (np.int32, 255, "mnist")
+    assert available("mnist", tmp_path)
+
+
+def test_mnist_is_not_taken_for_fashion_mnist(tmp_path):
+    write_mnist(tmp_path / "mnist")
+    assert len(load_images("mnist", tmp_path / "mnist").train_images) == 3
+    for folder in (tmp_path, tmp_path / "mnist"):
+        assert not available("fashion-mnist", folder)
+        with pytest.raises(
+            DatasetError, match=r"not found together in .*fashion-mnist; get them from .*'digits'"
+        ):
+            load_images("fashion-mnist", folder)
+
+
+@pytest.mark.parametrize("kind", ["balanced", "byclass", "letters"])
+def test_emnist_is_turned_upright(tmp_path, kind):
+    upright = idx.random_images(4, 3, 5)
+    stored = [[[image[row][column] for row in range(3)] for column in range(5)] for image in upright]
+    labels = [1, 26, 2, 1]
+    for part in ("train", "test"):
+        idx.write_part(tmp_path / "emnist", f"emnist-{kind}-{part}", stored, labels)
+    data = load_images(f"emnist-{kind}", tmp_path)
+    assert data.train_images.tolist() == upright == data.test_images.tolist()
+    names = [data.label_names[label] for label in data.train_labels]
+    assert names == (["a", "z", "b", "a"] if kind == "letters" else ["1", "Q", "2", "1"])
+    assert len(data.label_names) == {"balanced": 47, "byclass": 62, "letters": 26}[kind]
+
+
+@pytest.mark.parametrize(("kind", "label", "span"), [("letters", 0, "1..26"), ("balanced", 47, "0..46")])
+def test_a_label_out_of_range(tmp_path, kind, label, span):
+    for part in ("train", "test"):
+        labels = [1, label if part == "test" else 1]
+        idx.write_part(tmp_path, f"emnist-{kind}-{part}", idx.random_images(2, 2, 2), labels)
+    with pytest.raises(
+        DatasetError, match=rf"-test-labels-idx1-ubyte.gz: label {label} at row 1; expected {span}"
+    ):
+        load_images(f"emnist-{kind}", tmp_path)
+
+
+def test_counts_of_images_and_labels_differ(tmp_path):
+    write_mnist(tmp_path / "mnist")
+    content = gzip.compress(idx.idx((4,), bytes(4)))
+    (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").write_bytes(content)
+    with pytest.raises(
+        DatasetError, match=r"labels.*gz: has 4 labels, but train-images-idx3-ubyte.gz has 3 images"
+    ):
+        load_images("mnist", tmp_path)
+
+
+def test_train_and_test_of_different_size(tmp_path):
+    write_mnist(tmp_path / "mnist")
+    idx.write_part(tmp_path / "mnist", "t10k", idx.random_images(2, 5, 5), [1, 2])
+    with pytest.raises(DatasetError, match="training images are 4 x 5, test images 5 x 5"):
+        load_images("mnist", tmp_path)
+
+
+def test_no_such_set(tmp_path):
+    with pytest.raises(
+        DatasetError, match="cifar: no such image set; known sets are digits, mnist, fashion-mnist"
+    ):
+        load_images("cifar", tmp_path)
+    with pytest.raises(DatasetError, match="no such folder"):
+        load_images("mnist", tmp_path / "gone")
+
+
+def test_digits_need_no_files():
+    from sklearn import datasets
+
+    data, again = load_images(), load_images("digits")
+    assert available("digits")
+    np.testing.assert_array_equal(data.train_images, again.train_images)
+    assert (data.train_images.shape, data.test_images.shape) == ((1442, 8, 8), (355, 8, 8))
+    assert (data.max_value, data.train_images.max()) == (16, 16)
+    raw = datasets.load_digits()
+    rows = np.concatenate([data.train_images, data.test_images]).reshape(-1, 64)
+    labels = np.concatenate([data.train_labels, data.test_labels])
+    assert sorted(zip(labels, map(bytes, rows))) == sorted(
+        zip(raw.target, map(bytes, raw.data.astype(np.uint8)))
+    )
+    counts = np.bincount(raw.target)
+    np.testing.assert_array_equal(np.bincount(data.test_labels), counts // 5)
+    # a change here changes every figure for digits
+    assert hashlib.sha256(data.test_images.tobytes()).hexdigest()[:8] == "784a9ffb"
+
+
+def test_arrays_are_read_only_and_checked():
+    images, labels = np.zeros((2, 3, 3), np.uint8), np.array([0, 1])
+    data = ImageDataset("own", images, labels, images, labels, ("a", "b"))
+    with pytest.raises(ValueError, match="read-only"):
+        data.train_images[0] = 1
+    images[0] = 1  # the caller's own array stays writable
+    with pytest.raises(DatasetError, match=r"own: train_images must be uint8 \[N, h, w\], found float64"):
+        ImageDataset("own", images / 2, labels, images, labels, ("a", "b"))
+    with pytest.raises(DatasetError, match="test_labels: row 1 has label 1; expected 0..0"):
+        ImageDataset("own", images, labels * 0, images, labels, ("a",))
+    with pytest.raises(DatasetError, match="hold the value 17; expected 0..16"):
+        ImageDataset("own", images + 16, labels, images, labels, ("a", "b"), 16)
+    with pytest.raises(DatasetError, match="train_labels must be 2 whole numbers"):
+        ImageDataset("own", images, labels[:1], images, labels, ("a", "b"))
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """A cache in tmp_path, and `pooch.retrieve` serving MNIST files written here, whose sums are the known ones."""
+    import pooch
+
+    source, asked = tmp_path / "served", []
+    write_mnist(source)
+    sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in source.iterdir()}
+
+    def retrieve(url, known_hash, fname, path, downloader):
+        asked.append(url)
+        (pathlib.Path(path) / fname).write_bytes((source / fname).read_bytes())
+        return str(pathlib.Path(path) / fname)
+
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    monkeypatch.setattr(download, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setitem(image_download.SHA256, "mnist", sums)
+    return source, tmp_path / "cache", asked
+
+
+def test_mnist_is_fetched_once_into_the_cache(served):
+    _, cache, asked = served
+    assert not available("mnist")
+    for _ in range(2):
+        assert load_images("mnist").train_labels.tolist() == [3, 1, 9]
+    assert len(asked) == 4
+    assert sorted(path.parent.name for path in cache.rglob("*.gz")) == ["mnist"] * 4
+
+
+def test_a_broken_download_never_enters_the_cache(served):
+    source, cache, _ = served
+    path = source / "t10k-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(DatasetError, match=r"t10k-images-idx3-ubyte.gz: has sha256 .*, so it is not kept"):
+        load_images("mnist")
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
+def test_no_network_and_sets_that_are_never_fetched(served, monkeypatch):
+    import pooch
+
+    def refuse(*_, **__):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(pooch, "retrieve", refuse)
+    with pytest.raises(
+        DatasetError, match="cannot be downloaded .*the data set 'digits', which needs no download"
+    ):
+        load_images("mnist")
+    with pytest.raises(DatasetError, match=r"emnist-letters-train-images-idx3-ubyte.*\(--data-dir\)"):
+        load_images("emnist-letters")
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test"), [("mnist", 7_996, 2_004), ("fashion-mnist", 60_000, 10_000)]
+)
+def test_real_sets(data_dir, name, train, test):
+    data = load_images(name, data_dir)
+    assert (data.train_images.shape, data.test_images.shape) == ((train, 28, 28), (test, 28, 28))
+    assert set(data.train_labels.tolist()) == set(range(10)) == set(data.test_labels.tolist())
+    # the frame of an MNIST image is empty, and its middle is not
+    assert data.train_images[:, 12:16, 12:16].mean() > 5 * data.train_images[:, 0].mean()
