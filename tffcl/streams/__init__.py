@@ -1,6 +1,19 @@
 """Who sees what when: splits of a labelled dataset into a sequence of tasks for each client."""
 
+from tffcl.streams.pooling import cumulative, federated_offline, offline
+from tffcl.streams.sequences import assigned_sequence, label_sequence
 from tffcl.streams.splits import iid, non_iid, overlapping
 from tffcl.streams.stream import Task, TaskStream
 
-__all__ = ["Task", "TaskStream", "iid", "non_iid", "overlapping"]
+__all__ = [
+    "Task",
+    "TaskStream",
+    "assigned_sequence",
+    "cumulative",
+    "federated_offline",
+    "iid",
+    "label_sequence",
+    "non_iid",
+    "offline",
+    "overlapping",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -45,14 +45,38 @@ def build_stream(
     Raises:
       StreamError: a task would have no training document of one of its labels.
     """
-    drafts = []
+    sequences = []
     for client in range(request.num_clients):
-        # Drafts stay as they were generated and only get a number, so that order_seed moves no document.
+        own = picks[client * request.num_tasks : (client + 1) * request.num_tasks]
+        # Tasks stay in the order of their making and only get a number, so that order_seed moves no document.
         order = generator(request.order_seed, ORDER, client).permutation(request.num_tasks)
-        drafts += [
-            _Draft(client, task, picks[client * request.num_tasks + place])
-            for place, task in enumerate(order.tolist())
-        ]
+        sequences.append(list(zip(order.tolist(), own)))
+    excluded = tuple(label for label, count in capacities.items() if count == 0)
+    return fill_stream(name, request, sequences, excluded, overlap)
+
+
+def fill_stream(
+    name: str,
+    request: Request,
+    sequences: Sequence[Sequence[tuple[int, tuple[int, ...]]]],
+    excluded_labels: tuple[int, ...] = (),
+    overlap: float = 0.0,
+) -> TaskStream:
+    """Divides the documents between tasks whose labels and places are known.
+
+    Args:
+      name: the stream's name.
+      request: what the caller of the split asked for.
+      sequences: for each client its tasks as (place in the client's sequence, labels).
+      excluded_labels: labels that no task could pick.
+      overlap: share of a label's documents that all of its tasks get.
+
+    Raises:
+      StreamError: a task would have no training document of one of its labels.
+    """
+    drafts = [
+        _Draft(client, task, labels) for client, sequence in enumerate(sequences) for task, labels in sequence
+    ]
     for label in request.label_ids():
         _fill(drafts, label, request, overlap)
     tasks = {(draft.client, draft.task): _finish(draft, request) for draft in drafts}
@@ -62,7 +86,7 @@ def build_stream(
             tuple(tasks[client, task] for task in range(request.num_tasks))
             for client in range(request.num_clients)
         ),
-        tuple(label for label, count in capacities.items() if count == 0),
+        excluded_labels,
     )
 
 
