@@ -2,6 +2,7 @@
 
 from tffcl.program.client_data import ClientData, ClientTask, TextClientData
 from tffcl.program.client_store import ClientStore, merge, project
+from tffcl.program.density_data import DensityClientData
 from tffcl.program.driver import run_program
 from tffcl.program.reporters import ProgressBar, Released, Reporter
 from tffcl.program.results import Results
@@ -10,6 +11,7 @@ __all__ = [
     "ClientData",
     "ClientStore",
     "ClientTask",
+    "DensityClientData",
     "ProgressBar",
     "Released",
     "Reporter",

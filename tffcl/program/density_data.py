@@ -1,0 +1,95 @@
+"""Binary vectors as the data of clients that learn a density."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+
+import numpy as np
+
+from tffcl.datasets import BinaryVectors
+from tffcl.errors import InputError
+from tffcl.program.client_data import ClientTask, Tensors
+from tffcl.streams import Task, TaskStream
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DensityClientData:
+    """Binary vectors divided by a stream.
+
+    The tensors of a task are
+      context: observed float32 [D], 1 for a dimension that is modelled, 0 for padding: the columns beyond the
+        widest of the task's labels. Training and test context are the same.
+      examples: x uint8 [N, D] of 0 and 1; D is the width of the whole data set, the same for every task.
+    There are no labels and no classes.
+
+    A task whose labels differ in width, as pooled or cumulative ones may, models the padding of its narrower rows
+    as zeros; their nats count in that task's own score, which is thus an upper bound. A stream of the original
+    tasks beside it gives each one's `test` with its own `observed`, for a figure without them.
+
+    Attributes:
+      dataset: the vectors; that they are binary is checked when they are made.
+      stream: which rows belong to which client and task.
+    """
+
+    dataset: BinaryVectors
+    stream: TaskStream
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.dataset, BinaryVectors):
+            raise InputError(
+                f"dataset must be BinaryVectors (vectors_of_images, vectors_of_sets), found "
+                f"{type(self.dataset).__name__}"
+            )
+        for tasks in self.stream.tasks:
+            for task in tasks:
+                self._check(task)
+
+    @property
+    def num_clients(self) -> int:
+        """C."""
+        return self.stream.num_clients
+
+    @property
+    def num_tasks(self) -> int:
+        """T."""
+        return self.stream.num_tasks
+
+    def task(self, client: int, task: int) -> ClientTask:
+        """The tensors of one task; see the class."""
+        data, part = self.dataset, self.stream.task(client, task)
+        context = self._context(part)
+        return ClientTask(
+            context=context,
+            train=_examples(data.train_x, part.train),
+            validation=_examples(data.train_x, part.validation),
+            test_context=context,
+            test=_examples(data.test_x, part.test),
+        )
+
+    def _context(self, part: Task) -> Tensors:
+        width = max(self.dataset.widths[label] for label in part.labels)
+        return OrderedDict(observed=(np.arange(self.dataset.width) < width).astype(np.float32))
+
+    def _check(self, task: Task) -> None:
+        """Raises InputError where a task asks for rows or labels that the data set does not have."""
+        data, where = self.dataset, f"client {task.client}, task {task.task}"
+        if max(task.labels) >= len(data.label_names):
+            raise InputError(
+                f"{where}: has label {max(task.labels)}, but {data.name!r} has {len(data.label_names)}; was the "
+                "stream made of another data set?"
+            )
+        for name, size, wanted in (
+            ("train", len(data.train_x), (task.train, task.validation)),
+            ("test", len(data.test_x), (task.test,)),
+        ):
+            largest = max((int(rows.max()) for rows in wanted if len(rows)), default=-1)
+            if largest >= size:
+                raise InputError(
+                    f"{where}: asks for {name} row {largest}, but {data.name!r} has {size}; was the stream made "
+                    "of another data set?"
+                )
+
+
+def _examples(x: np.ndarray, rows: np.ndarray) -> Tensors:
+    return OrderedDict(x=x[rows])
