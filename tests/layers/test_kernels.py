@@ -42,6 +42,25 @@ def test_split_cuts_in_order_and_join_is_its_inverse():
     np.testing.assert_array_equal(LAYOUT.join(shuffled), flat)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_split_passes_the_gradient_of_each_part_to_its_place(compiled):
+    flat = tf.range(34, dtype=tf.float32)
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            tape.watch(flat)
+            total = tf.reduce_sum(LAYOUT.split(flat)["dense"] ** 2)  # the other part stays unused
+        return tape.gradient(total, flat)
+
+    expected = np.concatenate([np.zeros(24), 2 * np.arange(24.0, 34.0)])
+    np.testing.assert_allclose(tf.function(gradient)() if compiled else gradient(), expected)
+
+
+def test_split_refuses_a_vector_of_another_size():
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+        LAYOUT.split(tf.zeros([35]))
+
+
 def test_empty_layout():
     empty = VectorLayout(())
     assert empty.size == 0

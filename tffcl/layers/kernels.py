@@ -10,8 +10,9 @@ Sources: FedSeIT (Chaudhary et al., 2022) and FedWeIT (Yoon et al., 2021).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -59,7 +60,7 @@ class VectorLayout:
 
     def split(self, flat: tf.Tensor) -> dict[str, tf.Tensor]:
         """The named tensors of a `[size]` vector."""
-        pieces = tf.split(flat, list(self.sizes)) if self.parts else []
+        pieces = _cut(flat, self.sizes) if self.parts else []
         return {name: tf.reshape(piece, shape) for (name, shape), piece in zip(self.parts, pieces)}
 
     def join(self, tensors: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -67,6 +68,22 @@ class VectorLayout:
         if not self.parts:
             return tf.zeros([0])
         return tf.concat([tf.reshape(tensors[name], [-1]) for name, _ in self.parts], 0)
+
+
+def _cut(flat: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
+    """`tf.split` of a vector without its copies: a slice at an aligned place shares the memory of the whole.
+
+    The gradient of a slice fills the whole vector with zeros, once for each slice; that of all together is one
+    concatenation.
+    """
+    starts = itertools.accumulate(sizes[:-1], initial=0)
+    spans = [([start], [size]) for start, size in zip(starts, sizes)]
+
+    @tf.custom_gradient
+    def cut(flat: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
+        return [tf.slice(flat, *span) for span in spans], lambda *upstream: tf.concat(upstream, 0)
+
+    return cut(tf.ensure_shape(flat, [sum(sizes)]))
 
 
 @dataclasses.dataclass(frozen=True)

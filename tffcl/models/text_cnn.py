@@ -148,18 +148,21 @@ class AlignedTextCNN(_TextNetwork):
             )
         )
         self.shareable = tuple(name for name, _ in self.local.parts if not name.startswith("bias_"))
-        pooled = tff.TensorType(np.float32, [None, None, features])
-        self.prepared_type = OrderedDict(**self.example_type, foreign_max=pooled, foreign_min=pooled)
+        kernels = len(config.kernel_sizes)
+        # The same vector with W_f as one tensor of K squares for each kernel size.
+        joint = (("foreign_projection", (kernels, num_foreign, filters, filters)),)
+        self._parts = VectorLayout(self._bias_parts() + joint + self.local.parts[2 * kernels :])
+        responses = tff.TensorType(np.float32, [None, None, 2, features])
+        self.prepared_type = OrderedDict(**self.example_type, foreign=responses)
 
     def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
         scale = self.config.attention_scale
         return tf.random.stateless_uniform(self.attention_shape, key, 1.0 - scale, 1.0 + scale)
 
     def prepare(self, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
-        largest, smallest = foreign_lib.foreign_extremes(
-            self.kernels, foreign, examples["tokens"], context["vectors"]
-        )
-        return OrderedDict(**examples, foreign_max=largest, foreign_min=smallest)
+        tokens, vectors = examples["tokens"], context["vectors"]
+        responses = foreign_lib.foreign_responses(self.kernels, foreign, tokens, vectors)
+        return OrderedDict(**examples, foreign=responses)
 
     def logits(
         self,
@@ -170,11 +173,9 @@ class AlignedTextCNN(_TextNetwork):
         examples: Tensors,
         dropout_key: tf.Tensor | None,
     ) -> tf.Tensor:
-        parts = self.local.split(local)
+        parts = self._parts.split(local)
         own = self._features(kernels, parts, context, examples)
-        projections = [parts[f"foreign_projection_{k}"] for k in self.config.kernel_sizes]
-        foreign = foreign_lib.attended(attention, examples["foreign_max"], examples["foreign_min"])
-        aligned = foreign_lib.align(foreign, projections)
+        aligned = foreign_lib.aligned(attention, examples["foreign"], parts["foreign_projection"])
         augmented = tf.concat([own, aligned], axis=1)
         augmented = tf.nn.relu(tf.matmul(augmented, parts["augment_projection"]) + parts["augment_bias"])
         augmented = dropout(augmented, self.config.dropout, dropout_key)
