@@ -1,0 +1,200 @@
+"""TensorFlow computations as functions of eager tensors, made once from the graph that TFF compiled.
+
+Two functions come out of one graph: the initializer, which has to run first, and the rest. The graph's variables are
+inputs to both: every call makes its own, so that calls may overlap and none sees what another left behind.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as PySequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from tffcl import errors
+from tffcl.runtime.sequences import Sequence
+
+# The name that makes TensorFlow create a nameless variable, freed together with its last handle.
+_ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+
+Values = Any  # a tensor or a sequence, or nested tuples of them
+
+
+class _Sequence(str):
+    """The name of a tensor that stands for a data set."""
+
+
+class GraphFunction:
+    """One TensorFlow computation; a call costs little more than the call of a `tf.function`."""
+
+    def __init__(self, proto: Any, prefix: str) -> None:
+        """Imports the graph.
+
+        Args:
+          proto: A `computation_pb2.TensorFlow`.
+          prefix: Keeps the tables of one graph apart from those of all others.
+        """
+        graph_def = tf.compat.v1.GraphDef()
+        proto.graph_def.Unpack(graph_def)
+        nodes = {node.name: node for node in graph_def.node}
+        self._variables = _free_variables(nodes, prefix)
+        self._parameter = _names(proto.parameter) if proto.HasField("parameter") else ()
+        self._result = _names(proto.result)
+        inputs = list(_flat(self._parameter))
+        self._session_token = proto.session_token_tensor_name
+        if self._session_token.split(":")[0] not in nodes:
+            self._session_token = ""
+        inputs += [self._session_token] if self._session_token else []
+        part = functools.partial(_import, graph_def, nodes, inputs, list(self._variables))
+        self._initialize = part([], proto.initialize_op) if proto.initialize_op else None
+        self._run = part(list(_flat(self._result)), "")
+
+    def __call__(self, argument: Values = ()) -> Values:
+        """Runs the computation.
+
+        Args:
+          argument: Tensors, structured as the computation's parameter; nothing where it has none.
+
+        Returns:
+          Tensors, structured as its result.
+        """
+        tensors = list(_flat(argument)) if self._parameter != () else []
+        if self._session_token:
+            tensors.append(tf.constant(""))
+        handles = [
+            tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=_ANONYMOUS)
+            for dtype, shape in self._variables.values()
+        ]
+        if self._initialize is not None:
+            self._initialize(*tensors, *handles)
+        outputs = iter(self._run(*tensors, *handles))
+        return self._structured(self._result, outputs)
+
+    def _structured(self, names: Values, outputs: Iterator[tf.Tensor]) -> Values:
+        if isinstance(names, tuple):
+            return tuple(self._structured(part, outputs) for part in names)
+        tensor = next(outputs)
+        # The functions that a data set calls live as long as the graph that has made it.
+        return Sequence(tensor, owner=self) if isinstance(names, _Sequence) else tensor
+
+
+class GraphCache:
+    """Graph functions by the bytes of their computations, for as long as somebody holds them."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakValueDictionary[bytes, GraphFunction] = weakref.WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, proto: Any) -> GraphFunction:
+        """The function of a `computation_pb2.TensorFlow`, imported where that has not happened yet."""
+        key = hashlib.sha256(proto.SerializeToString(deterministic=True)).digest()
+        function = self._known.get(key)
+        if function is None:
+            function = self._known[key] = GraphFunction(proto, key.hex()[:16])
+        return function
+
+
+def _names(binding: Any) -> Values:
+    """Tensor names of a `computation_pb2.TensorFlow.Binding`, in nested tuples."""
+    kind = binding.WhichOneof("binding")
+    if kind == "struct":
+        return tuple(_names(element) for element in binding.struct.element)
+    if kind == "sequence":
+        return _Sequence(binding.sequence.variant_tensor_name)
+    return binding.tensor.tensor_name
+
+
+def _flat(values: Values) -> Iterable[Any]:
+    if isinstance(values, tuple):
+        for value in values:
+            yield from _flat(value)
+    else:
+        yield values.variant if isinstance(values, Sequence) else values
+
+
+def _free_variables(nodes: Mapping[str, Any], prefix: str) -> dict[str, tuple[tf.DType, tf.TensorShape]]:
+    """Turns the graph's variables into placeholders, and gives tables names of their own.
+
+    Returns:
+      The type and shape of each variable, by the name of its handle.
+    """
+    variables = {}
+    for node in nodes.values():
+        if node.op == "VarHandleOp":
+            dtype = tf.dtypes.as_dtype(node.attr["dtype"].type)
+            variables[f"{node.name}:0"] = dtype, tf.TensorShape(node.attr["shape"].shape)
+            node.op = "Placeholder"
+            node.ClearField("input")
+            node.ClearField("attr")
+            node.attr["dtype"].type = tf.resource.as_datatype_enum
+        elif "shared_name" in node.attr:
+            name = node.attr["shared_name"].s.decode() or node.name
+            node.attr["shared_name"].s = f"{prefix}_{name}".encode()
+    return variables
+
+
+def _needed(
+    nodes: Mapping[str, Any], targets: Iterable[str], feeds: AbstractSet[str]
+) -> tf.compat.v1.GraphDef:
+    """The nodes that some targets need, as a session would run them, in the order of the graph.
+
+    Nodes wait for no feed by a control edge: nothing stands in the feed's place once it is an argument.
+    """
+    found: set[str] = set()
+    waiting = [_node_name(target) for target in targets]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            kept = [each for each in nodes[name].input if each[0] != "^" or each[1:] not in feeds]
+            nodes[name].ClearField("input")
+            nodes[name].input.extend(kept)
+            waiting += map(_node_name, kept)
+    return tf.compat.v1.GraphDef(node=[node for name, node in nodes.items() if name in found])
+
+
+def _node_name(tensor: str) -> str:
+    return tensor.lstrip("^").split(":")[0]
+
+
+def _import(
+    graph_def: tf.compat.v1.GraphDef,
+    nodes: Mapping[str, Any],
+    inputs: PySequence[str],
+    variables: PySequence[str],
+    outputs: PySequence[str],
+    operation: Optional[str],
+) -> Callable[..., Any]:
+    """A concrete function from some tensors and variables of the graph to others, with an operation run first."""
+    feeds = [*inputs, *variables]
+    part = _needed(nodes, [*outputs, *([operation] if operation else [])], set(map(_node_name, feeds)))
+    part.versions.CopyFrom(graph_def.versions)
+    part.library.CopyFrom(graph_def.library)
+    present = {node.name for node in part.node}
+
+    def body(*tensors: tf.Tensor) -> Any:
+        given = {name: t for name, t in zip(feeds, tensors) if _node_name(name) in present}
+        targets = [operation] if operation else list(outputs)
+        found = tf.graph_util.import_graph_def(part, given, targets, name="")
+        if not operation:
+            return found
+        with tf.control_dependencies(found):
+            return [tf.constant(0)]
+
+    specs = [_spec(nodes[_node_name(name)]) for name in feeds]
+    try:
+        return tf.compat.v1.wrap_function(body, specs)
+    except ValueError as error:
+        raise errors.RunError(f"cannot import a compiled graph into this process: {error}") from error
+
+
+def _spec(placeholder: Any) -> tf.TensorSpec:
+    shape = tf.TensorShape(placeholder.attr["shape"].shape) if "shape" in placeholder.attr else []
+    return tf.TensorSpec(shape, tf.dtypes.as_dtype(placeholder.attr["dtype"].type))
