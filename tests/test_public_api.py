@@ -5,14 +5,25 @@ import importlib
 import pytest
 
 ROOMS = {
-    "aggregators": ["SparseMeanFactory", "gated"],
-    "algorithms": ["build_decomposed", "build_fed_avg", "build_fedseit", "build_fedweit", "build_local"],
+    "aggregators": ["SparseMeanFactory", "gated", "split_at"],
+    "algorithms": [
+        "build_decomposed",
+        "build_ewc",
+        "build_fed_avg",
+        "build_fed_curv",
+        "build_fedseit",
+        "build_fedweit",
+        "build_local",
+    ],
     "client_works": [
+        "EWC",
         "DecomposedWork",
         "Decomposition",
+        "FedCurv",
         "FusedAdam",
         "LocalOptimizer",
         "LocalTraining",
+        "Penalty",
         "PlainWork",
         "export_keras_model",
     ],

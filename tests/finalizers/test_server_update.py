@@ -57,6 +57,21 @@ def test_an_aggregate_that_is_not_finite_changes_nothing_and_is_reported():
     np.testing.assert_array_equal(after_spoiled, after_clean)
 
 
+def test_an_optimizer_may_be_kept_to_the_first_entries():
+    optimizer = tff.learning.optimizers.build_adam(0.1)
+    aggregates = [[0.3, -0.2, 5.0], [0.1, 0.4, -2.0]]
+    whole = finalizers.build_server_update(tff.TensorType(np.float32, [3]), optimizer, optimized=2)
+    result, output = run(whole, np.array([1.0, 2.0, 7.0], np.float32), *aggregates)
+    part = finalizers.build_server_update(tff.TensorType(np.float32, [2]), optimizer)
+    expected, alone = run(part, np.array([1.0, 2.0], np.float32), *[a[:2] for a in aggregates])
+    np.testing.assert_array_equal(result, [*expected, 10.0])
+    assert output.measurements == alone.measurements
+    _, output = run(whole, result, [np.nan, 0.0, 1.0])
+    np.testing.assert_array_equal(output.result, result)
+    with pytest.raises(errors.ContractError, match="a vector of 4 entries or more"):
+        finalizers.build_server_update(tff.TensorType(np.float32, [3]), optimizer, optimized=4)
+
+
 @pytest.mark.parametrize("wrong", [tff.TensorType(np.int32, [2]), tff.TensorType(np.float32, [None])])
 def test_another_shared_type_is_one_clear_error(wrong):
     with pytest.raises(errors.ContractError, match="server update: shared_type should be a float32 tensor"):

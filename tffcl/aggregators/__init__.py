@@ -2,5 +2,6 @@
 
 from tffcl.aggregators.gated import gated
 from tffcl.aggregators.sparse_mean import SparseMeanFactory
+from tffcl.aggregators.split_at import split_at
 
-__all__ = ["SparseMeanFactory", "gated"]
+__all__ = ["SparseMeanFactory", "gated", "split_at"]

@@ -1,6 +1,14 @@
 """Published systems and baselines, each a thin builder over the parts."""
 
 from tffcl.algorithms.decomposed import build_decomposed, build_fedseit, build_fedweit, build_local
-from tffcl.algorithms.fed_avg import build_fed_avg
+from tffcl.algorithms.fed_avg import build_ewc, build_fed_avg, build_fed_curv
 
-__all__ = ["build_decomposed", "build_fed_avg", "build_fedseit", "build_fedweit", "build_local"]
+__all__ = [
+    "build_decomposed",
+    "build_ewc",
+    "build_fed_avg",
+    "build_fed_curv",
+    "build_fedseit",
+    "build_fedweit",
+    "build_local",
+]

@@ -4,15 +4,19 @@ from tffcl.client_works.decomposed import DecomposedWork
 from tffcl.client_works.decomposition import Decomposition
 from tffcl.client_works.export import export_keras_model
 from tffcl.client_works.optimizers import FusedAdam, LocalOptimizer
+from tffcl.client_works.penalties import EWC, FedCurv, Penalty
 from tffcl.client_works.plain import PlainWork
 from tffcl.client_works.training import LocalTraining
 
 __all__ = [
+    "EWC",
     "DecomposedWork",
     "Decomposition",
+    "FedCurv",
     "FusedAdam",
     "LocalOptimizer",
     "LocalTraining",
+    "Penalty",
     "PlainWork",
     "export_keras_model",
 ]
