@@ -105,6 +105,19 @@ def test_aligned_logits_are_equations_1_to_3(context, entries):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [TextCNN, AlignedTextCNN])
+def test_a_batch_is_scored_as_its_examples_are_among_all(context, kind):
+    network, rows = kind(CONFIG, PLACES), [4, 0, 2]
+    kernels, local = _random(network.kernels.size), _random(network.local.size, seed=2)
+    attention = tf.constant(_random(PLACES, 2, seed=3))
+    prepared = _prepared(network, _random(2, network.kernels.size, seed=4), context)
+    batch = network.batch(prepared, tf.constant(rows))
+    everything = network.logits(kernels, local, attention, context, prepared, None)
+    found = network.logits(kernels, local, attention, context, batch, None)
+    np.testing.assert_allclose(found, tf.gather(everything, rows), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(batch["tokens"], TOKENS[rows])
+
+
 def test_plain_logits(context):
     network = TextCNN(CONFIG, num_foreign=PLACES)
     kernels, local = _random(network.kernels.size), _random(network.local.size, seed=2)

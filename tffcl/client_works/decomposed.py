@@ -208,14 +208,15 @@ class DecomposedWork(ClientWork):
 
         connectivity = Connectivity(self.network, state, round_num)
 
-        def loss_fn(batch: Tensors, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-            mask = connectivity(step)
+        def loss_fn(rows: Tensors, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
+            mask, batch = connectivity(step), self.network.batch(data["train"], rows["row"])
             return self._objective(variables, state, incoming, data["context"], batch, step.key, mask)
 
         def validation_fn() -> tf.Tensor:
             return self._validation_loss(variables, state, data)
 
-        schedule, metrics = loop.run(loss_fn, validation_fn, data["train"], state["schedule"], key)
+        numbers = {"row": tf.range(num_examples(data["train"]))}
+        schedule, metrics = loop.run(loss_fn, validation_fn, numbers, state["schedule"], key)
         changed = {name: variable.read_value() for name, variable in variables.items()}
         changed["schedule"] = schedule
         return self._outcome(changed, state, shared, data, metrics)

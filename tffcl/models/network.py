@@ -66,6 +66,10 @@ class Network(abc.ABC):
         del foreign, context
         return examples
 
+    def batch(self, examples: Tensors, rows: tf.Tensor) -> Tensors:
+        """Prepared examples number `rows`, int32 `[n]`, in whatever form this network's `losses` takes them."""
+        return {name: tf.gather(values, rows) for name, values in examples.items()}
+
     @abc.abstractmethod
     def losses(
         self,
@@ -83,7 +87,7 @@ class Network(abc.ABC):
           local: float32 `[local.size]`.
           attention: float32 `attention_shape`.
           context: of `context_type`.
-          examples: of `prepared_type`.
+          examples: of `prepared_type`, or what `batch` makes of them.
           dropout_key: int32 `[2]`; without it nothing is dropped.
         """
 

@@ -164,6 +164,11 @@ class AlignedTextCNN(_TextNetwork):
         responses = foreign_lib.foreign_responses(self.kernels, foreign, tokens, vectors)
         return OrderedDict(**examples, foreign=responses)
 
+    def batch(self, examples: Tensors, rows: tf.Tensor) -> Tensors:
+        """Examples number `rows`, but `foreign` whole: `aligned` looks up no more of it than it needs."""
+        cut = {name: values for name, values in examples.items() if name != "foreign"}
+        return OrderedDict(super().batch(cut, rows), foreign=examples["foreign"], rows=rows)
+
     def logits(
         self,
         kernels: tf.Tensor,
@@ -175,7 +180,9 @@ class AlignedTextCNN(_TextNetwork):
     ) -> tf.Tensor:
         parts = self._parts.split(local)
         own = self._features(kernels, parts, context, examples)
-        aligned = foreign_lib.aligned(attention, examples["foreign"], parts["foreign_projection"])
+        aligned = foreign_lib.aligned(
+            attention, examples["foreign"], parts["foreign_projection"], examples.get("rows")
+        )
         augmented = tf.concat([own, aligned], axis=1)
         augmented = tf.nn.relu(tf.matmul(augmented, parts["augment_projection"]) + parts["augment_bias"])
         augmented = dropout(augmented, self.config.dropout, dropout_key)
