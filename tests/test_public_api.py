@@ -7,12 +7,15 @@ import pytest
 ROOMS = {
     "aggregators": ["SparseMeanFactory", "gated", "split_at"],
     "algorithms": [
+        "build_confedmade",
         "build_decomposed",
         "build_ewc",
         "build_fed_avg",
         "build_fed_curv",
+        "build_fed_made",
         "build_fedseit",
         "build_fedweit",
+        "build_fedweit_made",
         "build_local",
     ],
     "client_works": [
