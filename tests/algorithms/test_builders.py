@@ -1,13 +1,28 @@
 """Builders: their options reach the parts."""
 
+from collections import OrderedDict
+from unittest import mock
+
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.algorithms import build_fed_avg, build_fedseit, build_fedweit, build_local, decomposed, fed_avg
-from tffcl.client_works import Decomposition
+from tffcl.algorithms import (
+    build_ewc,
+    build_fed_avg,
+    build_fed_curv,
+    build_fedseit,
+    build_fedweit,
+    build_local,
+    decomposed,
+    fed_avg,
+)
+from tffcl.client_works import EWC, Decomposition, FedCurv
 from tffcl.models import AlignedTextCNN, TextCNN
+from tffcl.program import project
+from tffcl.transfers import KnowledgeBase
 
 
 @pytest.fixture(name="parts_only")
@@ -62,3 +77,48 @@ def test_any_aggregator_and_server_optimizer(small):
         )
     with pytest.raises(errors.ContractError, match="takes a tff.aggregators factory, found str"):
         build_fedweit(small.config(), num_foreign=1, aggregator="mean")
+
+
+def test_penalties_reach_the_client_work(small, parts_only):
+    network = small.network(places=0)
+    size = network.kernels.size
+    for work, length, kept in (
+        (build_ewc(network, weight=2.0, proximal=0.5), size, {"ewc_fisher", "ewc_centre", "ewc_constant"}),
+        (build_fed_curv(network, weight=2.0), 3 * size, {"curv_fisher", "curv_pull"}),
+    ):
+        assert work.shared_type.shape == (length,)
+        assert set(work.state_type) - set(build_fed_avg(network).state_type) == kept
+    for build, kind in ((build_ewc, EWC), (build_fed_curv, FedCurv)):
+        with pytest.raises(errors.InputError, match="weight"):
+            build(network, weight=-1.0)
+        with mock.patch.object(fed_avg, "PlainWork") as made:
+            made.return_value.shared_type = tff.TensorType(np.float32, [size])
+            build(network, weight=2.0, fisher_examples=9, seed=4)
+        assert made.call_args.kwargs["penalty"] == kind(2.0, fisher_examples=9)
+        assert made.call_args.kwargs["seed"] == 4
+
+
+def test_a_server_optimizer_and_an_aggregator_leave_a_penaltys_sums_alone(small):
+    """Adam moves every entry by its rate in the first step: the kernels, and nothing else."""
+    adam = tff.learning.optimizers.build_adam(0.1)
+    process = build_fed_curv(
+        small.network(places=0),
+        weight=1.0,
+        training=small.training(),
+        aggregator=tff.aggregators.UnweightedMeanFactory(),
+        server_optimizer=adam,
+    )
+    server = process.initialize()
+    size = small.network(places=0).kernels.size
+    state, examples = server["finalizer"], small.examples(6)
+    keys = [np.array([0, client], np.int32) for client in range(2)]
+    incoming = KnowledgeBase(0).transfer_in([[], []], 0)
+    clients = process.begin_task(server, process.initialize_clients(server, keys), incoming)
+    one = OrderedDict(context=small.context(), train=examples, validation=examples)
+    reads = process.next.type_signature.parameter[1]
+    new, changes, _ = process.next(server, [project(c, reads) for c in clients], [one, one])
+    moved = np.abs(new["shared"] - server["shared"])[:size]
+    assert moved.max() == pytest.approx(0.1, rel=1e-3)
+    summed = np.concatenate([sum(c[name] for c in changes) for name in ("curv_fisher", "curv_pull")])
+    np.testing.assert_allclose(new["shared"][size:], summed, rtol=1e-5, atol=1e-7)
+    assert {leaf.shape for leaf in tf.nest.flatten(tf.nest.map_structure(np.asarray, state))} == {(), (size,)}

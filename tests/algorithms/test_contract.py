@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tffcl.algorithms import build_decomposed, build_fed_avg, build_fedseit, build_fedweit, build_local
+from tffcl.algorithms import (
+    build_decomposed,
+    build_ewc,
+    build_fed_avg,
+    build_fed_curv,
+    build_fedseit,
+    build_fedweit,
+    build_local,
+)
 from tffcl.client_works import DecomposedWork, PlainWork
 from tffcl.models import KerasNetwork
 from tffcl.program import project
@@ -41,6 +49,8 @@ ALGORITHMS = {
     "fedseit": lambda s, **o: build_fedseit(s.config(0.3), num_foreign=2, **o),
     "local": lambda s, **o: build_local(s.config(0.3), **o),
     "fed_avg": lambda s, **o: build_fed_avg(s.network(places=0, dropout=0.3), proximal=0.1, **o),
+    "ewc": lambda s, **o: build_ewc(s.network(places=0, dropout=0.3), weight=20.0, proximal=0.1, **o),
+    "fed_curv": lambda s, **o: build_fed_curv(s.network(places=0, dropout=0.3), weight=2.0, **o),
     "keras": lambda s, **o: build_decomposed(keras_network(s), **o),
 }
 
@@ -192,7 +202,12 @@ class ByHand(ThroughTff):
         if isinstance(self.work, PlainWork):
             sent *= np.array(weights)[:, None]
         total = sum(weight * update["delta"] for weight, update in zip(sent, updates))
-        self.shared = (self.shared + total / np.maximum(sent.sum(0), 1)).astype("f")
+        total /= np.maximum(sent.sum(0), 1)
+        # What stands after the kernels are a penalty's sums over clients (FedCurv).
+        size = self.work.network.kernels.size
+        if isinstance(self.work, PlainWork):
+            total[size:] = sum(update["delta"][size:] for update in updates)
+        self.shared = (self.shared + total).astype("f")
         self.round_num += 1
         return reported
 

@@ -1,10 +1,13 @@
 """Penalties on the kernels of a client: EWC (against forgetting) and FedCurv (against drifting apart).
 
 Both are sums of quadratics around kernels theta_i that served another task or another client, weighed with the
-diagonal F_i of the Fisher information there. sum_i F_i (theta - theta_i)^2 needs only two vectors, whatever the
-number of terms:
+diagonal F_i of the Fisher information there. Two vectors hold such a sum, whatever the number of its terms:
 
-  sum_i F_i (theta - theta_i)^2 = U theta^2 - 2 V theta + const,  U = sum_i F_i,  V = sum_i F_i theta_i.
+  sum_i F_i (theta - theta_i)^2 = U theta^2 - 2 V theta + const = U (theta - V / U)^2 + const',
+  U = sum_i F_i,  V = sum_i F_i theta_i.
+
+EWC keeps U and the centre V / U: in the second form the gradient at the centre is exactly 0, where the rounding of the
+first would be a gradient to Adam like any other. FedCurv must add and subtract, and keeps U and V.
 
 Sources: Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017, eq. 3; Shoham et
 al., "Overcoming Forgetting in Federated Learning on Non-IID Data", arXiv 1910.07796, 2019, section 3.
@@ -95,19 +98,24 @@ class EWC(Penalty):
 
     def state_type(self, size: int) -> OrderedDict:
         vector = tff.TensorType(np.float32, [size])
-        return OrderedDict(ewc_fisher=vector, ewc_pull=vector, ewc_constant=tff.TensorType(np.float32))
+        return OrderedDict(ewc_fisher=vector, ewc_centre=vector, ewc_constant=tff.TensorType(np.float32))
 
     def term(self, state: Tensors, shared: tf.Tensor) -> Term:
-        quadratic = _quadratic(state["ewc_fisher"], state["ewc_pull"])
-        return lambda kernels: 0.5 * self.weight * (quadratic(kernels) + state["ewc_constant"])
+        total, centre, constant = state["ewc_fisher"], state["ewc_centre"], state["ewc_constant"]
+        return lambda kernels: (
+            0.5 * self.weight * (tf.reduce_sum(total * tf.square(kernels - centre)) + constant)
+        )
 
     def end_task(self, state: Tensors, kernels: tf.Tensor, fisher: Measure) -> Tensors:
+        """One more term: the centre moves by its share of U, and what is left over goes into the constant."""
         importance = fisher(self.fisher_examples)
-        pull = importance * kernels
+        total = state["ewc_fisher"] + importance
+        share, offset = tf.math.divide_no_nan(importance, total), kernels - state["ewc_centre"]
+        left = tf.reduce_sum(state["ewc_fisher"] * share * tf.square(offset))
         return {
-            "ewc_fisher": state["ewc_fisher"] + importance,
-            "ewc_pull": state["ewc_pull"] + pull,
-            "ewc_constant": state["ewc_constant"] + tf.reduce_sum(pull * kernels),
+            "ewc_fisher": total,
+            "ewc_centre": state["ewc_centre"] + share * offset,
+            "ewc_constant": state["ewc_constant"] + left,
         }
 
 
@@ -145,20 +153,13 @@ class FedCurv(Penalty):
         # Sums of differences are exact up to rounding: what that leaves where nobody else has a say must not push.
         others = tf.maximum(shared[0] - state["curv_fisher"], 0.0)
         pull = tf.where(others > 0.0, shared[1] - state["curv_pull"], 0.0)
-        quadratic = _quadratic(others, pull)
-        return lambda kernels: self.weight * quadratic(kernels)
+        return lambda kernels: self.weight * tf.reduce_sum(kernels * (others * kernels - 2.0 * pull))
 
     def end_round(self, state: Tensors, kernels: tf.Tensor, fisher: Measure) -> tuple[Tensors, tf.Tensor]:
         importance = fisher(self.fisher_examples)
         pull = importance * kernels
         upload = tf.stack([importance - state["curv_fisher"], pull - state["curv_pull"]])
         return {"curv_fisher": importance, "curv_pull": pull}, upload
-
-
-def _quadratic(fisher: tf.Tensor, pull: tf.Tensor) -> Term:
-    """U theta^2 - 2 V theta, summed over the entries."""
-    twice = 2.0 * pull
-    return lambda kernels: tf.reduce_sum(kernels * (fisher * kernels - twice))
 
 
 def _check(weight: float, fisher_examples: int) -> None:

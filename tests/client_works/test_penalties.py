@@ -1,0 +1,319 @@
+"""EWC and FedCurv against sums over tasks and clients done by hand."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.client_works import EWC, FedCurv, PlainWork
+from tffcl.client_works.penalties import Penalty
+from tffcl.models import MADEConfig, MADENetwork
+
+RATE = 0.05
+
+
+def one_step(small, epochs=1):
+    """Whole batches and SGD: a round is `epochs` gradient steps."""
+    sgd = tff.learning.optimizers.build_sgdm(1.0)
+    return small.training(num_epochs=epochs, batch_size=64, learning_rate=RATE, optimizer=sgd, patience=0)
+
+
+def runner_of(small, penalty=None, epochs=1, **options):
+    work = PlainWork(small.network(places=0), one_step(small, epochs), penalty=penalty, seed=3, **options)
+    return small.Runner(work)
+
+
+def gradients(work, kernels, state, data):
+    """Of every single training example, float64 `[N, size]`."""
+    rows = []
+    for row in range(len(data["train"]["label"])):
+        example = {name: values[row : row + 1] for name, values in data["train"].items()}
+        with tf.GradientTape() as tape:
+            theta = tf.constant(kernels)
+            tape.watch(theta)
+            parts = (tf.constant(state["local"]), tf.zeros(work.network.attention_shape), data["context"])
+            loss = work.network.losses(theta, *parts, example, None)[0]
+        rows.append(tape.gradient(loss, theta).numpy().astype(float))
+    return np.array(rows)
+
+
+def fisher(work, kernels, state, data):
+    return np.square(gradients(work, kernels, state, data)).mean(0)
+
+
+# -- EWC ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="past", scope="module")
+def _past(small):
+    """A runner with EWC, a client after two tasks, and by hand F_i and theta_i of both."""
+    runner = runner_of(small, EWC(weight=3.0))
+    rng, start = np.random.default_rng(0), runner.shared
+    state, terms = runner.start(), []
+    for task in range(2):
+        state, data = runner.begin(state), runner.data(7, seed=task)
+        runner.shared = start + 0.2 * rng.normal(size=start.shape).astype("f")
+        terms.append((fisher(runner.work, runner.shared, state, data), runner.shared.astype(float)))
+        state, knowledge = runner.end(state, data)
+        assert knowledge.shape == (0,)
+    runner.shared = start
+    return runner, runner.begin(state), terms
+
+
+def test_the_state_does_not_grow_with_the_tasks(past):
+    runner, state, _ = past
+    size = runner.work.network.kernels.size
+    assert [state[name].shape for name in ("ewc_fisher", "ewc_centre", "ewc_constant")] == [
+        (size,),
+        (size,),
+        (),
+    ]
+    assert runner.work.shared_type.shape == (size,)
+    assert runner.work.train_writes == ("schedule", "local")
+
+
+def test_value_and_gradient_away_from_two_past_tasks_by_hand(past):
+    _, state, terms = past
+    kernels = terms[0][1] + np.linspace(-0.5, 0.5, len(terms[0][1]))
+    term = EWC(weight=3.0).term({name: tf.constant(value) for name, value in state.items()}, None)
+    theta = tf.constant(kernels.astype("f"))
+    with tf.GradientTape() as tape:
+        tape.watch(theta)
+        value = term(theta)
+    by_hand = 1.5 * sum((f * np.square(kernels - old)).sum() for f, old in terms)
+    np.testing.assert_allclose(value, by_hand, rtol=1e-4)
+    slope = 3.0 * sum(f * (kernels - old) for f, old in terms)
+    np.testing.assert_allclose(tape.gradient(value, theta), slope, rtol=1e-3, atol=1e-6)
+
+
+def test_nothing_pulls_at_the_centre(small):
+    """Not even a rounding error, which Adam would blow up to a whole step."""
+    runner = runner_of(small, EWC(weight=1e6))
+    state = runner.begin(runner.start())
+    state, _ = runner.end(state, runner.data(7))
+    theta = tf.constant(runner.shared)
+    with tf.GradientTape() as tape:
+        tape.watch(theta)
+        value = EWC(weight=1e6).term(small.tensors(state), None)(theta)
+    assert value == 0
+    assert not tape.gradient(value, theta).numpy().any()
+
+
+def test_two_steps_with_fedprox_by_hand(small, past):
+    """B <- B - rate (mean gradient + mu (B - B_server) + lambda sum_i F_i (B - theta_i)): no reference moves along."""
+    _, state, terms = past
+    mu, weight = 2.0, 3.0
+    runner = runner_of(small, EWC(weight), epochs=2, proximal=mu)
+    data = runner.data(5, seed=9, held_out=0)
+    base, local = runner.shared.astype(float), state["local"]
+    _, update, _, metrics = runner.train(state, data)
+    for _ in range(2):
+        theta, parts = tf.constant(base.astype("f")), tf.constant(local)
+        with tf.GradientTape() as tape:
+            tape.watch([theta, parts])
+            attention = tf.zeros(runner.work.network.attention_shape)
+            losses = runner.work.network.losses(theta, parts, attention, data["context"], data["train"], None)
+            loss = tf.reduce_mean(losses)
+        slope, local_slope = tape.gradient(loss, [theta, parts])
+        slope = slope.numpy() + mu * (base - runner.shared)
+        slope = slope + weight * sum(f * (base - old) for f, old in terms)
+        base, local = base - RATE * slope, local - RATE * local_slope.numpy()
+    np.testing.assert_allclose(update["delta"], base - runner.shared, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)  # the task's loss alone is reported
+
+
+def test_lambda_changes_the_result_and_zero_is_fed_avg(small, past):
+    _, state, _ = past
+    plain = runner_of(small)
+    kept = {name: state[name] for name in plain.work.state_type}
+    data = plain.data(5, seed=9)
+    _, expected, _, _ = plain.train(kept, data)
+    updates = [runner_of(small, EWC(weight)).train(state, data)[1]["delta"] for weight in (0.0, 1.0, 5.0)]
+    np.testing.assert_array_equal(updates[0], expected["delta"])
+    assert np.abs(updates[1] - updates[0]).max() > 1e-6
+    np.testing.assert_allclose(updates[2] - updates[0], 5 * (updates[1] - updates[0]), rtol=1e-2, atol=1e-6)
+
+
+def test_a_task_without_examples_or_with_nan_adds_nothing(small, past):
+    runner, state, _ = past
+    words = small.context()
+    words["vectors"][3:5] = np.nan
+    for data in (runner.data(0, held_out=0), runner.data(words=words)):
+        ended, _ = runner.end(state, data)
+        for name in ("ewc_fisher", "ewc_centre", "ewc_constant"):
+            np.testing.assert_array_equal(ended[name], state[name])
+        assert len(ended["past_local"]) == len(state["past_local"]) + 1
+
+
+# -- FedCurv -----------------------------------------------------------------------------------------------------
+
+WEIGHT = 4.0
+ROUNDS = [{0: 7, 1: 5, 2: 4}, {0: 6, 2: 3}, {1: 5}, {0: 4, 1: 0}]  # who takes part, with how many examples
+
+
+@pytest.fixture(name="federation", scope="module")
+def _federation(small):
+    """A runner with FedCurv, its clients after `ROUNDS`, and by hand F_c and theta_c of each one's latest upload."""
+    runner = runner_of(small, FedCurv(WEIGHT))
+    size = runner.work.network.kernels.size
+    states = {client: runner.begin(runner.start((1, client))) for client in range(3)}
+    latest = {}
+    for number, sizes in enumerate(ROUNDS):
+        updates = []
+        for client, count in sizes.items():
+            data = runner.data(count, seed=10 * number + client)
+            states[client], update, weight, metrics = runner.train(states[client], data, round_num=number)
+            assert metrics["sent"] == (3 * size if count else 0)
+            updates.append((weight, update["delta"].astype(float)))
+            if count:
+                theta = runner.shared[:size] + update["delta"][:size]
+                latest[client] = (fisher(runner.work, theta, states[client], data), theta.astype(float))
+        mean = sum(weight * delta for weight, delta in updates) / sum(weight for weight, _ in updates)
+        added = np.concatenate([mean[:size], sum(delta for _, delta in updates)[size:]])
+        runner.shared = (runner.shared + added).astype("f")
+    return runner, states, latest
+
+
+def test_the_server_holds_the_latest_of_every_client(federation):
+    runner, states, latest = federation
+    size = runner.work.network.kernels.size
+    assert runner.work.shared_type.shape == (3 * size,)
+    parts = runner.shared.reshape(3, size)
+    np.testing.assert_allclose(parts[1], sum(f for f, _ in latest.values()), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(parts[2], sum(f * old for f, old in latest.values()), rtol=1e-3, atol=1e-6)
+    for client, (importance, old) in latest.items():
+        np.testing.assert_allclose(states[client]["curv_fisher"], importance, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(states[client]["curv_pull"], importance * old, rtol=1e-3, atol=1e-6)
+
+
+def test_a_step_is_pulled_by_the_others_and_not_by_oneself(small, federation):
+    runner, states, latest = federation
+    size = runner.work.network.kernels.size
+    plain = runner_of(small)
+    for client, state in states.items():
+        data = runner.data(5, seed=50 + client)
+        theta = runner.shared[:size]
+        _, pulled, _, _ = runner.train(state, data, round_num=9)
+        _, free, _, _ = plain.train({n: state[n] for n in plain.work.state_type}, data, theta, round_num=9)
+        others = [latest[other] for other in latest if other != client]
+        slope = 2 * WEIGHT * sum(f * (theta - old) for f, old in others)
+        assert np.abs(slope).max() > 1e-3
+        difference = pulled["delta"][:size] - free["delta"]
+        np.testing.assert_allclose(difference, -RATE * slope, rtol=1e-2, atol=1e-6)
+
+
+def test_a_client_with_nothing_or_nan_keeps_what_it_sent(small, federation):
+    runner, states, _ = federation
+    words = small.context()
+    words["vectors"][3:5] = np.nan
+    for data, spoiled in ((runner.data(0, held_out=0), 0), (runner.data(words=words), 1)):
+        after, update, weight, metrics = runner.train(states[0], data)
+        assert (weight, metrics["sent"], metrics["non_finite"]) == (0, 0, spoiled)
+        assert not update["sent"].any()
+        assert not update["delta"].any()
+        for name, value in states[0].items():
+            np.testing.assert_array_equal(after[name], value)
+
+
+def test_information_that_is_not_finite_counts_as_non_finite(small, federation):
+    """A head of 1e20: what was trained is finite, the squares of its gradients are not."""
+    runner, states, _ = federation
+    head = runner.work.network.local.slice_of("head_kernel")
+    local = states[0]["local"].copy()
+    local[head] *= np.float32(1e20)
+    plain, data = runner_of(small), runner.data(6, seed=1)
+    kept = {name: states[0][name] for name in plain.work.state_type}
+    assert plain.train({**kept, "local": local}, data)[3]["non_finite"] == 0
+    _, update, weight, metrics = runner.train({**states[0], "local": local}, data)
+    assert (weight, metrics["sent"], metrics["non_finite"]) == (0, 0, 1)
+    assert not update["delta"].any()
+
+
+def test_a_client_alone_is_pulled_by_nobody(small):
+    curved, plain = runner_of(small, FedCurv(WEIGHT)), runner_of(small)
+    state, other, size = curved.begin(curved.start()), plain.begin(plain.start()), plain.shared.size
+    for number in range(3):
+        data = curved.data(6, seed=number)
+        state, update, _, _ = curved.train(state, data, round_num=number)
+        curved.shared = curved.shared + update["delta"]
+        other, update, _, _ = plain.train(other, data, round_num=number)
+        plain.shared = plain.shared + update["delta"]
+    np.testing.assert_allclose(curved.shared[:size], plain.shared, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(curved.shared[size : 2 * size], state["curv_fisher"], rtol=1e-5, atol=1e-7)
+
+
+def test_past_tasks_and_what_is_kept_are_evaluated_as_without(small, federation):
+    runner, states, _ = federation
+    plain, data = runner_of(small), runner.data()
+    size = runner.work.network.kernels.size
+    state, _ = runner.end(states[0], data)
+    found = runner.evaluate(state, 0, data)
+    kept = {name: state[name] for name in plain.work.state_type}
+    expected = plain.evaluate(kept, 0, data, shared=runner.shared[:size])
+    assert found == expected
+
+
+# -- any network, any penalty ------------------------------------------------------------------------------------
+
+
+def test_what_no_mask_uses_is_neither_sent_nor_weighed(small):
+    network = MADENetwork(MADEConfig(6, (4,), order_agnostic=True, num_masks=2))
+    work = PlainWork(network, small.training(), penalty=[EWC(1.0), FedCurv(1.0)])
+    shared, plan = work.initialize_shared(), work.initialize_plan()
+    state = work.initialize_client(shared, plan, tf.constant([1, 2]))
+    state = work.begin_task(state, shared, tf.zeros([0, 0]))
+    x = np.random.default_rng(0).integers(0, 2, (9, 6)).astype(np.uint8)
+    data = {"context": {"observed": tf.ones([6])}, "train": {"x": x}, "validation": {"x": x[:3]}}
+    data = tf.nest.map_structure(tf.constant, data)
+    run = small.compiled(work)
+    reads = {name: state[name] for name in work.train_reads}
+    changed, update, _, metrics = run(reads, shared, data, tf.constant(0))
+    used = network.support(plan).numpy() > 0
+    assert 0 < used.sum() < used.size
+    np.testing.assert_array_equal(update["sent"].numpy(), np.tile(used, 3))
+    assert metrics["sent"] == 3 * used.sum()
+    assert not changed["curv_fisher"].numpy()[~used].any()
+    ended, _ = work.end_task({**state, **changed}, shared, data)
+    assert not ended["ewc_fisher"].numpy()[~used].any()
+    assert ended["ewc_fisher"].numpy()[used].any()
+
+
+class _Leash(Penalty):
+    """||theta||^2, and a count of rounds: what somebody else might write."""
+
+    changes_in_round = ("rounds",)
+
+    def state_type(self, size):
+        return {"rounds": tff.TensorType(np.float32)}
+
+    def term(self, state, shared):
+        return lambda kernels: tf.reduce_sum(tf.square(kernels))
+
+    def end_round(self, state, kernels, fisher):
+        return {"rounds": state["rounds"] + 1.0}, tf.zeros([0, tf.size(kernels)])
+
+
+def test_several_penalties_add_up(small):
+    plain, both = runner_of(small), runner_of(small, [FedCurv(1.0), _Leash()])
+    state, size = both.begin(both.start()), plain.shared.size
+    importance, data = np.float32(0.5), both.data(5)
+    shared = np.concatenate([plain.shared, np.full(size, importance), np.zeros(size, "f")])
+    after, update, _, _ = both.train(state, data, shared)
+    _, free, _, _ = plain.train({name: state[name] for name in plain.work.state_type}, data)
+    slope = 2 * importance * plain.shared + 2 * plain.shared
+    np.testing.assert_allclose(update["delta"][:size] - free["delta"], -RATE * slope, rtol=1e-3, atol=1e-6)
+    assert after["rounds"] == 1
+
+
+def test_wrong_penalties_are_one_clear_error(small):
+    for kind in (EWC, FedCurv):
+        for weight in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(errors.InputError, match="weight: expected a number that is not negative"):
+                kind(weight)
+        with pytest.raises(errors.InputError, match="fisher_examples: expected at least 1, found 0"):
+            kind(1.0, fisher_examples=0)
+    with pytest.raises(errors.InputError, match="penalty: expected each kind once, found EWC again"):
+        runner_of(small, [EWC(1.0), EWC(2.0)])
+    with pytest.raises(errors.InputError, match="penalty: expected a Penalty, found float"):
+        runner_of(small, 0.5)
