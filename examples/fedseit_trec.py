@@ -24,7 +24,7 @@ def main(**flags) -> None:
     options = FedSeITOptions(**flags)
 
     from tffcl import datasets  # imports wait until the flags are known to be right
-    from tffcl.commands import fedseit, text_data
+    from tffcl.commands import fedseit, running, text_data
 
     # Documents as rows of word ids, and one frozen table with the vectors of the words in use.
     texts, options = text_data.load_texts(options)
@@ -32,7 +32,7 @@ def main(**flags) -> None:
 
     # Who learns what, and when: each task is a classification of its own over a few of the labels.
     stream = text_data.split(options, encoded)
-    folder = fedseit.choose_directory(options, encoded.name)
+    folder = running.choose_directory(options, encoded.name)
 
     # What a client receives of the others' knowledge for a task: lines 16-24.
     transfer = fedseit.build_transfer(options)
@@ -46,9 +46,9 @@ def main(**flags) -> None:
         process = fedseit.build_process(options, encoded.embedding.shape[1], transfer)
 
     # All tasks and rounds (lines 3-4) on a TFF worker of our own; every round leaves a checkpoint.
-    from tffcl import program, runtime
+    from tffcl import program
 
-    with runtime.local():
+    with running.open_runtime(options):
         program.run_program(
             process,
             program.TextClientData(encoded, stream),
@@ -61,7 +61,7 @@ def main(**flags) -> None:
             resume=options.resume,
             config=fedseit.config_of(options, encoded),
         )
-    fedseit.show(folder)
+    running.show(folder)
 
 
 def build_fedseit(options: FedSeITOptions, embedding_size: int, num_foreign: int):

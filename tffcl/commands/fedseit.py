@@ -5,17 +5,12 @@ What imports TensorFlow is imported late, so that what is wrong with the data is
 
 from __future__ import annotations
 
-import itertools
-import pathlib
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from tffcl import datasets, reports, transfers
+from tffcl import datasets, transfers
 from tffcl.commands import text_data
-from tffcl.commands.entry import say
 from tffcl.commands.fedseit_options import FedSeITOptions
-from tffcl.errors import run_exists
+from tffcl.commands.running import choose_directory, open_runtime, show
 
 if TYPE_CHECKING:
     from tffcl.templates import ContinualProcess
@@ -33,12 +28,12 @@ def run(options: FedSeITOptions) -> None:
 
     folder = choose_directory(options, encoded.name)
 
-    from tffcl import program, runtime
+    from tffcl import program
 
     data = program.TextClientData(encoded, stream)
     transfer = build_transfer(options)
     process = build_process(options, encoded.embedding.shape[1], transfer)
-    with runtime.local():
+    with open_runtime(options):
         program.run_program(
             process,
             data,
@@ -62,19 +57,6 @@ def config_of(options: FedSeITOptions, encoded: datasets.EncodedTextDataset) -> 
         "embedding_size": int(encoded.embedding.shape[1]),
         "data_fingerprint": text_data.fingerprint(encoded),
     }
-
-
-def choose_directory(options: FedSeITOptions, dataset: str) -> pathlib.Path:
-    """--output-dir, else the first of runs/METHOD-DATASET-seedN, ...-2, ...-3 that is not there yet."""
-    base = pathlib.Path("runs") / f"{options.label}-{dataset}-seed{options.seed}"
-    names = itertools.chain(
-        [base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))
-    )
-    folder = pathlib.Path(options.output_dir or next(name for name in names if not name.exists()))
-    if not options.resume and (folder / "config.json").exists():  # said before anything heavy begins
-        raise run_exists(folder)
-    say(f"run directory: {folder}")
-    return folder
 
 
 def build_transfer(options: FedSeITOptions) -> transfers.Transfer:
@@ -110,13 +92,3 @@ def build_process(
         return algorithms.build_local(config, **common)
     build = algorithms.build_fedseit if options.method == "fedseit" else algorithms.build_fedweit
     return build(config, num_foreign=transfer.num_foreign(options.num_clients), **common)
-
-
-def show(folder: pathlib.Path) -> None:
-    """Prints the results of a run directory as tables on stdout, and draws its plots."""
-    results = reports.load_results(folder)
-    click.echo(reports.results_table([results]))
-    click.echo()
-    click.echo(reports.accuracy_matrix_table(results))
-    plots = reports.write_plots(folder)
-    click.echo(f"\nrun directory: {folder} ({len(plots)} plots in {folder / 'plots'})")

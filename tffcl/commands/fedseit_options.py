@@ -6,13 +6,12 @@ The defaults are those of table 4 of Chaudhary et al., 2022 (FedSeIT).
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import click
 
-from tffcl.errors import InputError
+from tffcl.commands import run_options
+from tffcl.commands.run_options import WHOLE, RunOptions
 
 METHODS = ("fedseit", "fedweit", "fedavg", "local")
 
@@ -26,8 +25,6 @@ def _by_data(name: str) -> str:
     return f"[default: {PAPER_SCHEDULE[name]:g}; {SAMPLE_SCHEDULE[name]:g} for the sample]"
 
 
-_WHOLE = click.IntRange(min=1)
-_SEED = click.IntRange(min=0, max=2**32 - 1)  # what gensim and numpy take
 _FLAGS = (
     click.option("--method", type=click.Choice(METHODS), default="fedseit", show_default=True, help="The method."),
     click.option(
@@ -35,32 +32,29 @@ _FLAGS = (
         help="trec6, trec50, r8, tmn, subj, sample, or a folder with train.* and test.* tables."
         "  [default: trec6; the sample that ships where it is not at hand]",
     ),
-    click.option(
-        "--data-dir", metavar="DIR",
-        help="The folder of the published files.  [default: $TFFCL_DATA_DIR, else a cache that downloads fill]",
-    ),
+    run_options.DATA_DIR,
     click.option(
         "--embeddings", metavar="FILE|NAME",
         help="Word vectors: a word2vec, GloVe or gensim file, 'glove-50' (the extra `glove`), a name that "
         "gensim.downloader knows, or 'own' to train them on the clients' text."
         "  [default: the data folder's glove/*.bin, else glove-50 if installed, else own]",
     ),
-    click.option("--num-clients", type=_WHOLE, default=3, show_default=True, help="Clients."),
-    click.option("--num-tasks", type=_WHOLE, default=5, show_default=True, help="Tasks of each client."),
-    click.option("--labels-per-task", type=_WHOLE, default=4, show_default=True, help="Labels of each task."),
+    click.option("--num-clients", type=WHOLE, default=3, show_default=True, help="Clients."),
+    click.option("--num-tasks", type=WHOLE, default=5, show_default=True, help="Tasks of each client."),
+    click.option("--labels-per-task", type=WHOLE, default=4, show_default=True, help="Labels of each task."),
     click.option(
-        "--num-rounds", type=_WHOLE,
+        "--num-rounds", type=WHOLE,
         help=f"Rounds for each task.  {_by_data('num_rounds')}",
     ),
     click.option(
-        "--num-epochs", type=_WHOLE,
+        "--num-epochs", type=WHOLE,
         help=f"Most epochs of a client in a round.  {_by_data('num_epochs')}",
     ),
     click.option(
         "--patience", type=click.IntRange(min=0), default=3, show_default=True,
         help="Epochs without a better validation loss before the learning rate falls; 0 for never.",
     ),
-    click.option("--batch-size", type=_WHOLE, default=64, show_default=True, help="Documents in a step."),
+    click.option("--batch-size", type=WHOLE, default=64, show_default=True, help="Documents in a step."),
     click.option(
         "--learning-rate", type=float,
         help=f"Of Adam, at a task's start.  {_by_data('learning_rate')}",
@@ -71,41 +65,33 @@ _FLAGS = (
         "--selection", type=click.Choice(["previous", "sit"]), default="previous", show_default=True,
         help="Foreign adaptives: the previous task of every other client, or the --top-k most similar past tasks.",
     ),
-    click.option("--top-k", type=_WHOLE, default=3, show_default=True, help="K of --selection sit."),
+    click.option("--top-k", type=WHOLE, default=3, show_default=True, help="K of --selection sit."),
     click.option(
         "--foreign", type=click.Choice(["selected", "zeros", "random"]), default="selected", show_default=True,
         help="What stands in the place of the selected adaptives, to measure what they are worth.",
     ),
     click.option("--share-dense", is_flag=True, help="DLS: share the projections and the head too."),
-    click.option("--clients-per-round", type=_WHOLE, help="Clients that take part in a round.  [default: all]"),
-    click.option(
-        "--evaluate-every", type=click.Choice(["round", "task"]), default="round", show_default=True,
-        help="When all tasks so far are evaluated.",
-    ),
-    click.option(
-        "--seed", type=_SEED, default=1, show_default=True,
-        help="Of the order of tasks and of everything that is drawn in training.",
-    ),
-    click.option(
-        "--split-seed", type=_SEED, default=42, show_default=True, help="Of the making of tasks."
-    ),
-    click.option("--output-dir", metavar="DIR", help="The run directory.  [default: a new one in runs/]"),
-    click.option("--resume", is_flag=True, help="Go on with the run in --output-dir where it stopped."),
+    run_options.CLIENTS_PER_ROUND,
+    run_options.evaluate_every("round"),
+    run_options.seed("Of the order of tasks and of everything that is drawn in training."),
+    run_options.SPLIT_SEED,
+    run_options.RUNTIME,
+    run_options.OUTPUT_DIR,
+    run_options.RESUME,
 )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class FedSeITOptions:
+class FedSeITOptions(RunOptions):
     """The flags, checked; see `tffcl run fedseit --help` for each of them.
 
     `num_rounds`, `num_epochs` and `learning_rate` are None where they are not given, until `complete` fills them in.
+
+    >>> FedSeITOptions.parse(["--method", "fedweit"]).num_clients
+    3
     """
 
-    method: str
-    dataset: Optional[str]
-    data_dir: Optional[str]
     embeddings: Optional[str]
-    num_clients: int
     num_tasks: int
     labels_per_task: int
     num_rounds: int
@@ -119,39 +105,11 @@ class FedSeITOptions:
     top_k: int
     foreign: str
     share_dense: bool
-    clients_per_round: Optional[int]
-    evaluate_every: str
-    seed: int
-    split_seed: int
-    output_dir: Optional[str]
-    resume: bool
 
-    def __post_init__(self) -> None:
-        for name, positive in (("learning_rate", True), ("sparsity", False), ("retention", False)):
-            value = getattr(self, name)
-            if value is None:  # until `complete` knows the data
-                continue
-            if not math.isfinite(value) or value < 0 or (positive and value == 0):
-                flag = "--" + name.replace("_", "-")
-                raise InputError(
-                    f"{flag} must be a number {'above 0' if positive else '0 or more'}; got {value}"
-                )
-        if self.resume and self.output_dir is None:
-            raise InputError("--resume needs the directory of the run to go on with: --output-dir DIR")
-        if self.clients_per_round is not None and self.clients_per_round > self.num_clients:
-            raise InputError(
-                f"--clients-per-round {self.clients_per_round} is more than --num-clients {self.num_clients}"
-            )
-
-    @classmethod
-    def parse(cls, args: Sequence[str] = ()) -> FedSeITOptions:
-        """The options that a command line gives.
-
-        >>> FedSeITOptions.parse(["--method", "fedweit"]).num_clients
-        3
-        """
-        command = fedseit_flags(click.Command("fedseit", callback=cls))
-        return command.main(args=list(args), standalone_mode=False)
+    FLAGS: ClassVar = _FLAGS
+    POSITIVE: ClassVar = ("learning_rate",)
+    NOT_NEGATIVE: ClassVar = ("sparsity", "retention")
+    PLACES: ClassVar = (*RunOptions.PLACES, "embeddings")
 
     def complete(self, dataset: str) -> FedSeITOptions:
         """The options with the schedule for a data set in the place of what was not given."""
@@ -175,16 +133,5 @@ class FedSeITOptions:
             parts += [self.foreign] if self.foreign != "selected" else []
         return "+".join(parts)
 
-    def config(self) -> dict[str, Any]:
-        """What config.json records: everything but where things lie."""
-        places = ("dataset", "data_dir", "embeddings", "output_dir", "resume")
-        settings = {name: value for name, value in dataclasses.asdict(self).items() if name not in places}
-        return {**settings, "method": self.label}
 
-
-def fedseit_flags(command: Any) -> Any:
-    """Decorator: gives a click command (or the function that will be one) all flags of `FedSeITOptions`."""
-    decorators: Sequence[Callable] = _FLAGS
-    for flag in reversed(decorators):
-        command = flag(command)
-    return command
+fedseit_flags = FedSeITOptions.flags

@@ -1,0 +1,112 @@
+"""What the flags of all `tffcl run` commands have in common. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Optional, TypeVar
+
+import click
+
+from tffcl.errors import InputError
+
+WHOLE = click.IntRange(min=1)
+SEED_RANGE = click.IntRange(min=0, max=2**32 - 1)  # what gensim and numpy take
+
+Flag = Callable[[Any], Any]
+Options = TypeVar("Options", bound="RunOptions")
+
+DATA_DIR = click.option(
+    "--data-dir", metavar="DIR",
+    help="The folder of the published files.  [default: $TFFCL_DATA_DIR, else a cache that downloads fill]",
+)  # fmt: skip
+CLIENTS_PER_ROUND = click.option(
+    "--clients-per-round", type=WHOLE, help="Clients that take part in a round.  [default: all]"
+)
+SPLIT_SEED = click.option(
+    "--split-seed", type=SEED_RANGE, default=42, show_default=True, help="Of the making of tasks."
+)
+OUTPUT_DIR = click.option(
+    "--output-dir", metavar="DIR", help="The run directory.  [default: a new one in runs/]"
+)
+RESUME = click.option("--resume", is_flag=True, help="Go on with the run in --output-dir where it stopped.")
+RUNTIME = click.option(
+    "--runtime", type=click.Choice(["local", "in-process"]), default="local", show_default=True,
+    help="Where computations run: a TFF worker on this machine, or this process, with its GPU if it has one.",
+)  # fmt: skip
+
+
+def evaluate_every(default: str) -> Flag:
+    """The flag `--evaluate-every`."""
+    return click.option(
+        "--evaluate-every", type=click.Choice(["round", "task"]), default=default, show_default=True,
+        help="When all tasks so far are evaluated.",
+    )  # fmt: skip
+
+
+def seed(text: str) -> Flag:
+    """The flag `--seed`."""
+    return click.option("--seed", type=SEED_RANGE, default=1, show_default=True, help=text)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """Flags of a command that leaves a run directory, checked; a subclass adds its own."""
+
+    method: str
+    dataset: Optional[str]
+    data_dir: Optional[str]
+    num_clients: int
+    clients_per_round: Optional[int]
+    evaluate_every: str
+    seed: int
+    split_seed: int
+    output_dir: Optional[str]
+    resume: bool
+    runtime: str
+
+    FLAGS: ClassVar[Sequence[Flag]] = ()
+    POSITIVE: ClassVar[Sequence[str]] = ()  # numbers above 0, and 0 or more, unless None
+    NOT_NEGATIVE: ClassVar[Sequence[str]] = ()
+    PLACES: ClassVar[Sequence[str]] = ("dataset", "data_dir", "output_dir", "resume", "runtime")
+
+    def __post_init__(self) -> None:
+        for name in (*self.POSITIVE, *self.NOT_NEGATIVE):
+            value, positive = getattr(self, name), name in self.POSITIVE
+            if value is not None and not (math.isfinite(value) and (value > 0 if positive else value >= 0)):
+                flag = "--" + name.replace("_", "-")
+                raise InputError(
+                    f"{flag} must be a number {'above 0' if positive else '0 or more'}; got {value}"
+                )
+        if self.resume and self.output_dir is None:
+            raise InputError("--resume needs the directory of the run to go on with: --output-dir DIR")
+        if self.clients_per_round is not None and self.clients_per_round > self.num_clients:
+            raise InputError(
+                f"--clients-per-round {self.clients_per_round} is more than --num-clients {self.num_clients}"
+            )
+
+    @classmethod
+    def flags(cls, command: Any) -> Any:
+        """Decorator: gives a click command, or the function that will be one, all flags."""
+        for flag in reversed(cls.FLAGS):
+            command = flag(command)
+        return command
+
+    @classmethod
+    def parse(cls: type[Options], args: Sequence[str] = ()) -> Options:
+        """The options that a command line gives."""
+        return cls.flags(click.Command("run", callback=cls)).main(args=list(args), standalone_mode=False)
+
+    @property
+    def label(self) -> str:
+        """The method with what sets it apart, for tables."""
+        return self.method
+
+    def config(self) -> dict[str, Any]:
+        """What config.json records: everything but where things lie."""
+        settings = dataclasses.asdict(self)
+        return {
+            **{name: value for name, value in settings.items() if name not in self.PLACES},
+            "method": self.label,
+        }

@@ -1,0 +1,50 @@
+"""What every `tffcl run` command does around its run: the directory before, the runtime, tables and plots after."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import pathlib
+
+import click
+
+from tffcl import reports
+from tffcl.commands.entry import say
+from tffcl.commands.run_options import RunOptions
+from tffcl.errors import run_exists
+
+
+def choose_directory(options: RunOptions, dataset: str) -> pathlib.Path:
+    """--output-dir, else the first of runs/METHOD-DATASET-seedN, ...-2, ...-3 that is not there yet.
+
+    Raises:
+      RunError: a run is there, and it is not to be resumed.
+    """
+    base = pathlib.Path("runs") / f"{options.label}-{dataset}-seed{options.seed}"
+    names = itertools.chain(
+        [base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))
+    )
+    folder = pathlib.Path(options.output_dir or next(name for name in names if not name.exists()))
+    if not options.resume and (folder / "config.json").exists():  # said before anything heavy begins
+        raise run_exists(folder)
+    say(f"run directory: {folder}")
+    return folder
+
+
+def open_runtime(options: RunOptions) -> contextlib.AbstractContextManager:
+    """The TFF runtime of --runtime, to be entered."""
+    from tffcl import runtime
+
+    if options.runtime == "in-process":
+        return runtime.in_process()
+    return runtime.local()
+
+
+def show(folder: pathlib.Path) -> None:
+    """Prints the results of a run directory as tables on stdout, and draws its plots."""
+    results = reports.load_results(folder)
+    click.echo(reports.results_table([results]))
+    click.echo()
+    click.echo(reports.accuracy_matrix_table(results))
+    plots = reports.write_plots(folder)
+    click.echo(f"\nrun directory: {folder} ({len(plots)} plots in {folder / 'plots'})")
