@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tffcl.commands import FedSeITOptions, exit_with, fedseit_flags
+from tffcl.commands import ConFedMADEOptions, FedSeITOptions, confedmade_flags, exit_with, fedseit_flags
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,6 +30,19 @@ def fedseit(**flags: Any) -> None:
     """
     options = FedSeITOptions(**flags)
     from tffcl.commands import fedseit as command
+
+    command.run(options)
+
+
+@run.command()
+@confedmade_flags
+def confedmade(**flags: Any) -> None:
+    """ConFedMADE and its baselines: clients learn densities of images or binary vectors, task after task.
+
+    NLL in nats, in three ways: without any task label, with the task known, and with the newest parameters.
+    """
+    options = ConFedMADEOptions(**flags)
+    from tffcl.commands import confedmade as command
 
     command.run(options)
 

@@ -1,6 +1,7 @@
 """What the commands of `tffcl` do, and the flags that they share with the examples. Nothing heavy is imported here."""
 
+from tffcl.commands.confedmade_options import ConFedMADEOptions, confedmade_flags
 from tffcl.commands.entry import exit_with
 from tffcl.commands.fedseit_options import FedSeITOptions, fedseit_flags
 
-__all__ = ["FedSeITOptions", "exit_with", "fedseit_flags"]
+__all__ = ["ConFedMADEOptions", "FedSeITOptions", "confedmade_flags", "exit_with", "fedseit_flags"]
