@@ -79,6 +79,7 @@ ROOMS = {
         "task_averaged_test_accuracy",
     ],
     "models": [
+        "ABSENT",
         "AlignedTextCNN",
         "Classifier",
         "KerasNetwork",
@@ -122,6 +123,7 @@ ROOMS = {
         "cumulative",
         "federated_offline",
         "iid",
+        "in_turn",
         "label_sequence",
         "non_iid",
         "offline",

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tffcl import errors
-from tffcl.models import MADEConfig, MADENetwork
+from tffcl.models import ABSENT, MADEConfig, MADENetwork
 
 KEY = tf.constant([3, 4])
 CONFIGS = {
@@ -304,3 +304,27 @@ def test_choices_that_contradict_each_other_are_input_errors(choices, match):
 def test_a_negative_number_of_places_is_an_input_error():
     with pytest.raises(errors.InputError, match="num_foreign"):
         MADENetwork(CONFIGS["one layer"], -1)
+
+
+@pytest.mark.parametrize("case", ["one layer", "many orders"])
+def test_what_an_example_lacks_is_neither_seen_nor_scored(case):
+    network = MADENetwork(CONFIGS[case])
+    size = network.config.input_size
+    plan, (kernels, local) = network.initial_plan(KEY), random_parameters(network)
+    x, widths = everything(size), np.arange(2**size) % (size + 1)
+    present = np.arange(size) < widths[:, None]
+    found = losses(network, kernels, local, plan, 0, np.where(present, x, ABSENT).astype(np.uint8))
+    for width in range(size + 1):
+        observed = (np.arange(size) < width).astype("f")
+        alone = losses(network, kernels, local, plan, 0, x, observed)
+        assert np.allclose(found[widths == width], alone[widths == width], atol=1e-5)
+
+
+def test_a_task_starts_from_how_often_each_dimension_is_one():
+    network = MADENetwork(MADEConfig(4, (3,)))
+    x = np.array([[1, 0, 1, ABSENT], [1, 0, 0, ABSENT], [1, 0, 1, 1]], np.uint8)
+    started = network.start(tf.ones([network.local.size]), {"observed": tf.ones([4])}, {"x": tf.constant(x)})
+    parts = network.local.split(started)
+    assert np.allclose(parts["bias_output"], np.log([4 / 1, 1 / 4, 3 / 2, 2 / 1]))
+    assert np.all(parts["bias_hidden_0"].numpy() == 1)
+    assert not MADENetwork(MADEConfig(4, (3,), share_biases=True)).starts_from_data

@@ -63,10 +63,10 @@ def test_dtypes_and_shapes_are_those_of_every_task():
             assert (examples["x"].dtype, examples["x"].shape[1:]) == (np.uint8, (4,))
 
 
-def test_a_task_of_different_widths_models_the_widest():
+def test_a_task_of_different_widths_marks_what_its_narrower_rows_lack():
     pooled = DensityClientData(dataset(), streams.offline(stream()))
     assert pooled.task(0, 0).context["observed"].tolist() == [1, 1, 1, 1]
-    assert pooled.task(0, 0).test["x"].tolist() == [[0, 1, 0, 0], [1, 1, 1, 1]]
+    assert pooled.task(0, 0).test["x"].tolist() == [[0, 1, 2, 2], [1, 1, 1, 1]]
 
 
 def test_values_that_are_not_binary():

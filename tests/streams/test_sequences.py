@@ -255,3 +255,19 @@ def test_numpy_labels_are_labels():
     stream = streams.assigned_sequence(LABELS, TEST_LABELS, np.array([[3, 1], [1, 3]]))
     assert labels_of(stream) == [[(3,), (1,)], [(1,), (3,)]]
     assert all(isinstance(label, int) for task in flat(stream) for label in itertools.chain(task.labels))
+
+
+def test_overlap_of_one_divides_nothing():
+    train = np.repeat(np.arange(10), 30)
+    stream = streams.assigned_sequence(train, np.arange(10), streams.in_turn(3, 5, 10), overlap=1.0)
+    assert labels_of(stream) == [
+        [(0,), (3,), (6,), (9,), (2,)],
+        [(1,), (4,), (7,), (0,), (3,)],
+        [(2,), (5,), (8,), (1,), (4,)],
+    ]
+    for task in flat(stream):
+        everything = np.flatnonzero(train == task.labels[0])
+        assert np.array_equal(np.sort(np.concatenate([task.train, task.validation])), everything)
+        assert len(task.validation) == 5
+    with pytest.raises(StreamError, match="overlap must be a share from 0 to 1; got 2"):
+        streams.assigned_sequence(train, np.arange(10), [[0]], overlap=2)

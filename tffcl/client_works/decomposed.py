@@ -65,8 +65,9 @@ class DecomposedWork(ClientWork):
         past = ("past_mask_logits", "past_adaptive", "past_reference") if self._retention.in_objective else ()
         foreign = ("foreign",) if self._adds_foreign else ()
         plan = ("plan",) if network.plan_size else ()
-        self.train_reads = ("key", "task", "base", "schedule", *plan, *CURRENT, *foreign, *past)
-        self.train_writes = ("base", "schedule", *CURRENT, *past[1:2])
+        rounds = ("trained",) if network.starts_from_data else ()
+        self.train_reads = ("key", "task", "base", "schedule", *plan, *rounds, *CURRENT, *foreign, *past)
+        self.train_writes = ("base", "schedule", *rounds, *CURRENT, *past[1:2])
         self.evaluate_type = OrderedDict((name, self.state_type[name]) for name in ("base", *plan, *CURRENT))
         self.evaluate_type["reference"] = self.state_type["past_reference"]
         if self._adds_foreign:
@@ -130,6 +131,8 @@ class DecomposedWork(ClientWork):
         )
         if self._adds_foreign:
             new["foreign"] = foreign
+        if network.starts_from_data:
+            new["trained"] = tf.constant(0)
         return new
 
     def _supported(self, values: tf.Tensor, state: Tensors) -> tf.Tensor:
@@ -203,7 +206,7 @@ class DecomposedWork(ClientWork):
             variable.assign(state[name])
         incoming = self._exchange.base_in(state["base"], shared)
         variables["base"].assign(incoming)
-        variables["local"].assign(self._exchange.local_in(state["local"], shared))
+        variables["local"].assign(self._exchange.local_in(self._first_local(state, data), shared))
         key = randomness.round_key(state["key"], state["task"], round_num)
 
         connectivity = Connectivity(self.network, state, round_num)
@@ -219,7 +222,17 @@ class DecomposedWork(ClientWork):
         schedule, metrics = loop.run(loss_fn, validation_fn, numbers, state["schedule"], key)
         changed = {name: variable.read_value() for name, variable in variables.items()}
         changed["schedule"] = schedule
+        if self.network.starts_from_data:
+            changed["trained"] = state["trained"] + 1
         return self._outcome(changed, state, shared, data, metrics)
+
+    def _first_local(self, state: Tensors, data: Mapping[str, Any]) -> tf.Tensor:
+        """The local parameters that a round begins with; those of a task's first round may hang from its data."""
+        local = state["local"]
+        if not self.network.starts_from_data:
+            return local
+        first = self.network.start(local, data["context"], data["train"])
+        return tf.where(tf.equal(state["trained"], 0), first, local)
 
     def _objective(
         self,
@@ -284,7 +297,7 @@ class DecomposedWork(ClientWork):
         data: Mapping[str, Any],
         metrics: OrderedDict,
     ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        finite = all_finite(value for name, value in changed.items() if name != "schedule")
+        finite = all_finite(value for name, value in changed.items() if name not in ("schedule", "trained"))
         upload, sent = self._exchange.outgoing(
             changed["base"], changed["mask_logits"], changed["local"], shared, self._support(state)
         )

@@ -28,6 +28,8 @@ def decomposed_state_type(network: Network, adds_foreign: bool) -> OrderedDict:
     )
     if network.plan_size:
         state["plan"] = tff.TensorType(np.int32, [network.plan_size])
+    if network.starts_from_data:
+        state["trained"] = tff.TensorType(np.int32)  # rounds of this task
     state.update(
         mask_logits=floats(masks),
         adaptive=floats(size),

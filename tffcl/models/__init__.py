@@ -2,13 +2,14 @@
 
 from tffcl.models.decompose import decompose
 from tffcl.models.keras_network import KerasNetwork
-from tffcl.models.made import MADENetwork
+from tffcl.models.made import ABSENT, MADENetwork
 from tffcl.models.made_config import MADEConfig
 from tffcl.models.made_distribution import MADE
 from tffcl.models.network import Classifier, Network
 from tffcl.models.text_cnn import AlignedTextCNN, TextCNN, TextCNNConfig
 
 __all__ = [
+    "ABSENT",
     "AlignedTextCNN",
     "Classifier",
     "KerasNetwork",

@@ -16,6 +16,7 @@ from tffcl.models.network import Network, Tensors, glorot_uniform
 
 # What a mask key is folded with, so that orders and numbers of hidden units are drawn apart.
 _ORDER, _NUMBERS = 1, 2
+ABSENT = 2
 
 
 class MADENetwork(Network):
@@ -25,8 +26,8 @@ class MADENetwork(Network):
     `bias_hidden_0`, ..., `bias_output` are local, or the last of the kernels with `share_biases`.
 
     The plan is the mask key, int32 `[2]`, then the order, int32 `[D]`. An example is `x`, uint8 `[N, D]` of zeros
-    and ones; `observed`, float32 `[D]` in the context, is 0 at dimensions that only pad: those are neither seen
-    nor scored.
+    and ones, and of `ABSENT` at dimensions that only pad this example; `observed`, float32 `[D]` in the context, is 0
+    at dimensions that pad all of them. What pads is neither seen nor scored.
 
     Args:
       config: sizes and masks.
@@ -51,6 +52,7 @@ class MADENetwork(Network):
         self.local = VectorLayout(() if config.share_biases else biases)
         self.plan_size = 2 + size
         self.num_patterns = config.num_masks
+        self.starts_from_data = not config.share_biases
         self.context_type = OrderedDict(observed=tff.TensorType(np.float32, [size]))
         self.example_type = OrderedDict(x=tff.TensorType(np.uint8, [None, size]))
         self.prepared_type = self.example_type
@@ -67,6 +69,17 @@ class MADENetwork(Network):
         del key
         return tf.fill(self.attention_shape, self.config.attention_start)
 
+    def start(self, local: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
+        """Output biases at the log-odds of each dimension among the examples, each counted once more as 0 and as 1.
+
+        Most pixels of a digit are nearly always black; without this the first hundred steps go into saying so.
+        """
+        ones = tf.reduce_sum(_ones(examples), axis=0)
+        zeros = tf.reduce_sum(tf.cast(tf.equal(examples["x"], 0), tf.float32), axis=0)
+        parts = self.local.split(local)
+        parts["bias_output"] = tf.math.log((ones + 1.0) / (zeros + 1.0))
+        return self.local.join(parts)
+
     def losses(
         self,
         kernels: tf.Tensor,
@@ -78,11 +91,12 @@ class MADENetwork(Network):
     ) -> tf.Tensor:
         """-log p(x) of each example in nats; `attention` and `dropout_key` play no part."""
         del attention, dropout_key
-        inputs = tf.cast(examples["x"], tf.float32) * context["observed"]
+        inputs = _ones(examples) * context["observed"]
+        present = tf.cast(examples["x"] < ABSENT, tf.float32) * context["observed"]
         logits = self.logits(kernels, local, inputs)
         # -log p(x_d | x_<d) is softplus of the logit, its sign turned where x_d is 1: from logits, so that nothing
         # is clipped, and in one operation where a cross-entropy takes seven.
-        return tf.linalg.matvec(tf.nn.softplus(logits * (1.0 - 2.0 * inputs)), context["observed"])
+        return tf.reduce_sum(tf.nn.softplus(logits * (1.0 - 2.0 * inputs)) * present, axis=1)
 
     def logits(self, kernels: tf.Tensor, local: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
         """What the sigmoid of eq. 3 is taken of: log-odds of each dimension given those before it.
@@ -152,6 +166,11 @@ class MADENetwork(Network):
             biases = [(name, shape) for name, shape in self.kernels.parts if name not in masks]
             masks.update((name, tf.ones(shape)) for name, shape in biases)
         return self.kernels.join(masks)
+
+
+def _ones(examples: Tensors) -> tf.Tensor:
+    """Where an example is 1, float32 `[N, D]`."""
+    return tf.cast(tf.equal(examples["x"], 1), tf.float32)
 
 
 def _folded(plan: tf.Tensor, purpose: int, pattern: tf.Tensor | int) -> tf.Tensor:

@@ -29,6 +29,7 @@ class Network(abc.ABC):
       context_type / example_type / prepared_type: types of the data, see `tffcl.templates.ClientWork`.
       max_classes: labels lie in [0, max_classes); None for a density, which has no labels.
       plan_size: entries of the plan, what the server decides once for all clients (seed and order of masks).
+      starts_from_data: `start` has something to say.
       num_patterns: J, patterns of connectivity that training goes through and evaluation averages over.
     """
 
@@ -42,6 +43,7 @@ class Network(abc.ABC):
     prepared_type: OrderedDict
     max_classes: int | None = None
     plan_size: int = 0
+    starts_from_data: bool = False
     num_patterns: int = 1
 
     @property
@@ -65,6 +67,11 @@ class Network(abc.ABC):
         """Adds to examples what foreign adaptives (float32 `[k, kernels.size]`), being frozen, make of them."""
         del foreign, context
         return examples
+
+    def start(self, local: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
+        """The first local parameters of a task as the client's own training examples suggest them."""
+        del context, examples
+        return local
 
     def batch(self, examples: Tensors, rows: tf.Tensor) -> Tensors:
         """Prepared examples number `rows`, int32 `[n]`, in whatever form this network's `losses` takes them."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from tffcl.datasets import BinaryVectors
 from tffcl.errors import InputError
+from tffcl.models import ABSENT
 from tffcl.program.client_data import ClientTask, Tensors
 from tffcl.streams import Task, TaskStream
 
@@ -20,12 +21,10 @@ class DensityClientData:
     The tensors of a task are
       context: observed float32 [D], 1 for a dimension that is modelled, 0 for padding: the columns beyond the
         widest of the task's labels. Training and test context are the same.
-      examples: x uint8 [N, D] of 0 and 1; D is the width of the whole data set, the same for every task.
+      examples: x uint8 [N, D] of 0 and 1, and of `tffcl.models.ABSENT` beyond the width of a row in a task whose
+        labels differ in width, as pooled or cumulative ones may; D is the width of the whole data set, the same for
+        every task.
     There are no labels and no classes.
-
-    A task whose labels differ in width, as pooled or cumulative ones may, models the padding of its narrower rows
-    as zeros; their nats count in that task's own score, which is thus an upper bound. A stream of the original
-    tasks beside it gives each one's `test` with its own `observed`, for a figure without them.
 
     Attributes:
       dataset: the vectors; that they are binary is checked when they are made.
@@ -57,15 +56,23 @@ class DensityClientData:
 
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task; see the class."""
-        data, part = self.dataset, self.stream.task(client, task)
+        part = self.stream.task(client, task)
         context = self._context(part)
         return ClientTask(
             context=context,
-            train=_examples(data.train_x, part.train),
-            validation=_examples(data.train_x, part.validation),
+            train=self._examples("train", part.train),
+            validation=self._examples("train", part.validation),
             test_context=context,
-            test=_examples(data.test_x, part.test),
+            test=self._examples("test", part.test),
         )
+
+    def _examples(self, split: str, rows: np.ndarray) -> Tensors:
+        data = self.dataset
+        x = getattr(data, f"{split}_x")[rows]
+        widths = np.asarray(data.widths)[getattr(data, f"{split}_labels")[rows]]
+        if len(np.unique(widths)) > 1:
+            x = np.where(np.arange(data.width) < widths[:, None], x, np.uint8(ABSENT))
+        return OrderedDict(x=x)
 
     def _context(self, part: Task) -> Tensors:
         width = max(self.dataset.widths[label] for label in part.labels)
@@ -89,7 +96,3 @@ class DensityClientData:
                     f"{where}: asks for {name} row {largest}, but {data.name!r} has {size}; was the stream made "
                     "of another data set?"
                 )
-
-
-def _examples(x: np.ndarray, rows: np.ndarray) -> Tensors:
-    return OrderedDict(x=x[rows])

@@ -16,7 +16,7 @@ from tffcl.errors import StreamError
 from tffcl.streams.assignments import checked_assignments, require_examples
 from tffcl.streams.building import fill_stream
 from tffcl.streams.draws import draw_sequence, usable_labels
-from tffcl.streams.request import PICK, Request, check_count, generator
+from tffcl.streams.request import PICK, Request, check_count, check_share, generator
 from tffcl.streams.stream import TaskStream
 
 _Labels = Union[Sequence[int], np.ndarray]  # row -> dataset label id, integer [n]
@@ -31,6 +31,7 @@ def label_sequence(
     labels_per_task: int | Sequence[int] = 1,
     pools: Sequence[Sequence[int]] | None = None,
     same_order: bool = False,
+    overlap: float = 0.0,
     validation_share: float = 1 / 6,
     seed: int = 42,
     label_names: Sequence[str] | None = None,
@@ -55,6 +56,7 @@ def label_sequence(
       pools: for each of the T tasks the label ids it may draw from, e.g. first digits, then letters; any two
         are equal or disjoint. None lets every task draw from all.
       same_order: every client gets the sequence that the first one draws.
+      overlap: share of a label's examples that all who hold it get; 1 divides nothing, as the published code.
       validation_share: share of a task's examples held out, stratified by label; 1/6 as in the paper's table 5.
       seed: decides the labels, their order, and the examples of each task.
       label_names: names of all dataset labels, in the order of their ids; also says which ids exist.
@@ -85,7 +87,9 @@ def label_sequence(
         for client in range(num_clients)
     ]
     excluded = tuple(label for label in request.label_ids() if label not in usable)
-    return fill_stream("label_sequence", request, [list(enumerate(tasks)) for tasks in drawn], excluded)
+    check_share("overlap", overlap)
+    sequences = [list(enumerate(tasks)) for tasks in drawn]
+    return fill_stream("label_sequence", request, sequences, excluded, overlap)
 
 
 def assigned_sequence(
@@ -93,6 +97,7 @@ def assigned_sequence(
     test_labels: _Labels,
     assignments: Sequence[Sequence[int | Sequence[int]]],
     *,
+    overlap: float = 0.0,
     validation_share: float = 1 / 6,
     seed: int = 42,
     label_names: Sequence[str] | None = None,
@@ -112,6 +117,7 @@ def assigned_sequence(
       train_labels: dataset label id of each training example, int [n].
       test_labels: the same for the test set, int [m].
       assignments: `assignments[client][task]` is a label id or several; as many tasks for every client.
+      overlap: as in `label_sequence`.
       validation_share: as in `label_sequence`.
       seed: decides the examples of each task.
       label_names: as in `label_sequence`.
@@ -136,7 +142,25 @@ def assigned_sequence(
         require_test,
     )
     require_examples(request, sequences)
-    return fill_stream("assigned_sequence", request, [list(enumerate(tasks)) for tasks in sequences])
+    check_share("overlap", overlap)
+    tasks = [list(enumerate(tasks)) for tasks in sequences]
+    return fill_stream("assigned_sequence", request, tasks, overlap=overlap)
+
+
+def in_turn(num_clients: int, num_tasks: int, num_labels: int) -> list[list[int]]:
+    """Assignments that deal the labels out like cards: task t of client c has label (t * C + c) mod L.
+
+    This is the published code's sequence of digits.
+
+    >>> in_turn(3, 5, 10)
+    [[0, 3, 6, 9, 2], [1, 4, 7, 0, 3], [2, 5, 8, 1, 4]]
+
+    Raises:
+      StreamError: a number below 1.
+    """
+    for name, value in (("num_clients", num_clients), ("num_tasks", num_tasks), ("num_labels", num_labels)):
+        check_count(name, value, 1)
+    return [[(t * num_clients + c) % num_labels for t in range(num_tasks)] for c in range(num_clients)]
 
 
 def _sizes(labels_per_task: int | Sequence[int], num_tasks: int) -> list[int]:
