@@ -113,6 +113,10 @@ FLAGS = (
     click.option("--labels-per-task", type=WHOLE, default=1, show_default=True, help="Labels of each task."),
     click.option("--same-order", is_flag=True, help="All clients learn the same labels in the same order."),
     click.option(
+        "--overlap", type=click.FloatRange(0, 1), default=0.0, show_default=True,
+        help="Share of a label's examples that all who hold it get; 1 divides nothing.",
+    ),
+    click.option(
         "--assign", multiple=True, callback=_assigned, metavar="TASK,TASK,...",
         help="The tasks of one client, once for each client, in the place of a draw; a task is a label, or several "
         "joined by '+'.",

@@ -43,6 +43,7 @@ class ConFedMADEOptions(RunOptions):
     num_tasks: int
     labels_per_task: int
     same_order: bool
+    overlap: float
     assign: Assigned
     num_rounds: int
     num_epochs: int

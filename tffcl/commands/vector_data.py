@@ -69,7 +69,11 @@ def split(options: ConFedMADEOptions, vectors: BinaryVectors) -> streams.TaskStr
     Raises:
       StreamError: the labels do not allow what was asked for.
     """
-    common: dict[str, Any] = {"seed": options.split_seed, "label_names": vectors.label_names}
+    common: dict[str, Any] = {
+        "seed": options.split_seed,
+        "label_names": vectors.label_names,
+        "overlap": options.overlap,
+    }
     labels = (vectors.train_labels, vectors.test_labels)
     if options.assign:
         assigned = _ids(options, vectors)[: options.clients]
