@@ -66,32 +66,17 @@ def main(**flags) -> None:
 
 def build_confedmade(options: ConFedMADEOptions, input_size: int, num_foreign: int):
     """The process: kernel = (base * mask + adaptive + sum of attention * foreign adaptive) * M (eq. 5)."""
-    from tffcl import algorithms, client_works, models
+    from tffcl import algorithms
+    from tffcl.commands import confedmade
 
     return algorithms.build_confedmade(
         # Lines 2 and 3: M from the server's seed and order, the same at every client (eq. 4).
-        models.MADEConfig(
-            input_size,
-            options.hidden,
-            direct=options.direct,
-            order=options.order,
-            order_agnostic=options.order_agnostic,
-            connectivity_agnostic=options.connectivity_agnostic,
-            num_masks=options.num_masks,
-        ),
+        confedmade.made_config(options, input_size),
         num_foreign=num_foreign,
-        training=client_works.LocalTraining(
-            num_epochs=options.num_epochs,
-            batch_size=options.batch_size,
-            learning_rate=options.learning_rate,
-            patience=options.patience,
-        ),
-        decomposition=client_works.Decomposition(
-            sparsity=options.sparsity,  # lambda_1 of eq. 6: what is sent stays sparse
-            retention=options.retention,  # lambda_2 of eq. 6: past tasks stay as they were
-            adaptive_factor=3.0,  # line 7: A starts at B / 3
-            gate_cutoff=options.gate_cutoff,  # line 14: B where the mask and M let it through
-        ),
+        training=confedmade.training_of(options),
+        # Eq. 6: lambda_1 keeps sparse what is sent, lambda_2 keeps past tasks as they were. Line 7: A starts at B / f.
+        # Line 14: B goes to the server where the mask and M let it through.
+        decomposition=confedmade.decomposition_of(options),
         seed=options.seed,
     )
 

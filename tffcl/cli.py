@@ -106,11 +106,12 @@ def reproduce_fedseit(
 @click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--markdown", is_flag=True, help="Tables in Markdown.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw RUN_DIR/plots/*.png.")
-def report(run_dirs: tuple[str, ...], markdown: bool, plots: bool) -> None:
+@click.option("--compare", metavar="FILE", help="One picture of the NLL of all runs after each task.")
+def report(run_dirs: tuple[str, ...], markdown: bool, plots: bool, compare: str | None) -> None:
     """Tables and plots of finished runs."""
     from tffcl.commands import report as command
 
-    command.report(run_dirs, markdown=markdown, plots=plots)
+    command.report(run_dirs, markdown=markdown, plots=plots, compare=compare)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import metrics
-from tffcl.program import ProgressBar, Released, preparation, scoring
+from tffcl.program import ProgressBar, Released, events, preparation, scoring
 from tffcl.program.state import client_key
 from tffcl.transfers import PreviousTask
 
@@ -83,6 +83,16 @@ def test_previous_tasks_are_selected(finished):
     ends = [event for event in finished[0].events if event["event"] == "task_end"]
     assert ends[0]["selection"] == {"0": [], "1": [], "2": []}
     assert ends[2]["selection"]["1"] == [[0, 1], [2, 1]]
+
+
+def test_attention_stands_beside_the_selection():
+    event = {}
+    events.add_attention(event, [[3], []], [np.array([[0.5, 1.0], [7.0, 7.0]]), np.zeros([2, 2])])
+    assert event == {"attention": {"0": [[0.5, 1.0]], "1": []}}
+    for selection, attention in (([[], []], [np.zeros([2, 2])] * 2), ([[3]], [None])):
+        nothing = {}
+        events.add_attention(nothing, selection, attention)
+        assert nothing == {}
 
 
 def test_bytes(finished):

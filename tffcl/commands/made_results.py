@@ -9,7 +9,6 @@ over tasks and over the masks by themselves, beside `average_nll_task_known`, wh
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import pathlib
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from tffcl.program.state import RunState, first_state
 from tffcl.reports.run_files import write_whole
 from tffcl.streams import TaskStream
 from tffcl.templates import ContinualProcess
+from tffcl.transfers import archive
 
 NUM_SAMPLES = 10
 MOST_CLIENTS = 5  # with samples
@@ -63,9 +63,7 @@ def complete(
     shape = vector_data.image_shape(vectors)
     if shape is not None:
         samples = np.stack([client.samples(shape, options.seed) for client in clients[:MOST_CLIENTS]])
-        content = io.BytesIO()
-        np.savez_compressed(content, samples=samples)
-        write_whole(folder / "samples.npz", content.getvalue())
+        archive.write(folder / "samples.npz", {"samples": samples})
 
 
 class Density:

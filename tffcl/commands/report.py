@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Sequence
+from typing import Optional
 
 import click
 
 from tffcl import reports
 
 
-def report(folders: Sequence[str], *, markdown: bool, plots: bool) -> None:
-    """Prints one table over all runs, and for a single run its accuracy matrix; draws the plots of each.
+def report(folders: Sequence[str], *, markdown: bool, plots: bool, compare: Optional[str] = None) -> None:
+    """Prints one table over all runs, and for a single run its matrices; draws the plots of each.
+
+    Args:
+      folders: run directories.
+      markdown: tables in Markdown.
+      plots: whether to draw.
+      compare: a file for one picture of the NLL of all runs after each task.
 
     Raises:
       InputError: a folder that holds no finished run.
@@ -19,8 +26,12 @@ def report(folders: Sequence[str], *, markdown: bool, plots: bool) -> None:
     results = [reports.load_results(folder) for folder in folders]
     click.echo(reports.results_table(results, markdown=markdown))
     if len(results) == 1:
-        click.echo()
-        click.echo(reports.accuracy_matrix_table(results[0], markdown=markdown))
+        click.echo(f"\n{reports.accuracy_matrix_table(results[0], markdown=markdown)}")
+        if results[0].get("nll"):
+            click.echo(f"\n{reports.nll_by_task_table(results[0], markdown=markdown)}")
     for folder in folders if plots else ():
         reports.write_plots(folder)
         click.echo(f"plots: {pathlib.Path(folder) / 'plots'}")
+    if compare is not None:
+        named = {pathlib.Path(folder).name: one for folder, one in zip(folders, results)}
+        click.echo(f"plot: {reports.plot_nll_by_task(named, compare)}")

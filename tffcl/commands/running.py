@@ -46,5 +46,7 @@ def show(folder: pathlib.Path) -> None:
     click.echo(reports.results_table([results]))
     click.echo()
     click.echo(reports.accuracy_matrix_table(results))
+    if results.get("nll"):
+        click.echo(f"\n{reports.nll_by_task_table(results)}")
     plots = reports.write_plots(folder)
     click.echo(f"\nrun directory: {folder} ({len(plots)} plots in {folder / 'plots'})")

@@ -1,6 +1,7 @@
 """What a continual learner achieved, forgot and sent: plain numpy on accuracy[client][after task][task]."""
 
 from tffcl.metrics.communication import dense_bytes, sparse_bytes
+from tffcl.metrics.densities import average_nll, base_task_nll, new_task_nll
 from tffcl.metrics.matrices import (
     average_accuracy,
     backward_transfer,
@@ -13,11 +14,14 @@ from tffcl.metrics.matrices import (
 
 __all__ = [
     "average_accuracy",
+    "average_nll",
     "backward_transfer",
+    "base_task_nll",
     "dense_bytes",
     "forgetting",
     "forward_transfer",
     "mean_of_known",
+    "new_task_nll",
     "score_tensor",
     "sparse_bytes",
     "task_averaged_test_accuracy",

@@ -68,7 +68,9 @@ def forgetting(scores: ArrayLike, *, higher_is_better: bool = True) -> float:
     For accuracy, the forgetting measure of Chaudhry, Dokania, Ajanthan, Torr: Riemannian Walk for Incremental
     Learning, ECCV 2018: max_{i <= t < T-1} a[t, i] - a[T-1, i]. It is below 0 where later tasks helped. For
     losses (`higher_is_better=False`, e.g. NLL in nats) the rise over the best earlier loss, and never below
-    0: max(0, n[T-1, i] - min_{i <= t < T-1} n[t, i]).
+    0: max(0, n[T-1, i] - min_{i <= t < T-1} n[t, i]). That is the average forgetting of Paul et al., Masked
+    Autoencoders are Efficient Continual Federated Learners, 2023 (ConFedMADE), appendix B.3, with the sign turned:
+    as printed, max(0, n[t, i] - n[T-1, i]), it would count what a loss has *fallen* by.
 
     Returns:
       The mean, in the unit of `scores`; NaN with one task, where nothing can be forgotten yet.

@@ -201,6 +201,7 @@ class _Run:
                     state.base.nonzeros(entry), self.process.knowledge_size
                 )
         event = events.task_event(task, self._evaluate(), state.selections[task], state.base)
+        events.add_attention(event, state.selections[task], [one.get("attention") for one in states])
         events.add_bytes(event, "up", sent)
         state.task, state.round = task + 1, 0
         self._record(event)

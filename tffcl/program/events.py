@@ -70,6 +70,21 @@ def task_event(
     }
 
 
+def add_attention(
+    event: dict[str, Any], selection: Sequence[Sequence[int]], attention: Sequence[Any]
+) -> None:
+    """Puts each client's attention over the entries that it had received, rows [entries, ...], under `attention`.
+
+    Args:
+      event: the end of a task.
+      selection: as for `task_event`.
+      attention: for every client its array of at least so many rows; None where the method has none.
+    """
+    if any(map(len, selection)) and all(one is not None for one in attention):
+        rows = [np.asarray(one)[: len(ids)].tolist() for one, ids in zip(attention, selection)]
+        event["attention"] = per_client(rows)
+
+
 def add_bytes(event: dict[str, Any], direction: str, sent: Mapping[int, tuple[int, int]]) -> None:
     """Puts (sparse-coded, dense) bytes of each client under `bytes_up` or `bytes_down`, and `..._dense`."""
     event[f"bytes_{direction}"] = {str(client): coded for client, (coded, _) in sent.items()}

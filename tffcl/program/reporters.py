@@ -139,7 +139,7 @@ def mean_score(event: Event) -> Optional[float]:
 def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
     """The numbers in an event by name: `loss/client_0`, `accuracy/client_0/task_1`, `seconds`."""
     for name, value in event.items():
-        if name in ("event", "task", "round", "participants", "left_out", "selection"):
+        if name in ("event", "task", "round", "participants", "left_out", "selection", "attention"):
             continue
         if isinstance(value, list):
             value = {str(client): row for client, row in enumerate(value)}

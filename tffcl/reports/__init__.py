@@ -1,18 +1,26 @@
 """Tables and plots from a run directory."""
 
+from tffcl.reports.attention_maps import plot_attention
+from tffcl.reports.by_task import nll_by_task_table, plot_nll_by_task
 from tffcl.reports.curves import plot_accuracy_per_round, plot_communication
 from tffcl.reports.heat_maps import plot_accuracy_matrix
 from tffcl.reports.run_files import load_history, load_results
 from tffcl.reports.run_plots import write_plots
+from tffcl.reports.sample_grids import load_samples, plot_samples
 from tffcl.reports.tables import accuracy_matrix_table, results_table
 
 __all__ = [
     "accuracy_matrix_table",
     "load_history",
     "load_results",
+    "load_samples",
+    "nll_by_task_table",
     "plot_accuracy_matrix",
     "plot_accuracy_per_round",
+    "plot_attention",
     "plot_communication",
+    "plot_nll_by_task",
+    "plot_samples",
     "results_table",
     "write_plots",
 ]

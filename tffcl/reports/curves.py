@@ -96,9 +96,7 @@ def plot_accuracy_per_round(
                 range(1, len(rounds) + 1),
                 accuracy_curve(rounds, client, task),
                 label=name,
-                linewidth=1.4,
-                markersize=3.2,
-                **_style(place),
+                **figures.style(place),
             )
         axis.set_title(f"Task {task + 1}", fontsize=9)
         figures.plain_axis(axis)
@@ -184,10 +182,3 @@ def plot_communication(history: History, path: PathLike) -> pathlib.Path:
     figure.supxlabel("Round, all tasks", fontsize=9)
     figure.supylabel("Sent so far (MB)", fontsize=9)
     return figures.save(figure, path)
-
-
-def _style(place: int) -> dict[str, Any]:
-    return {
-        "color": figures.COLOURS[place % len(figures.COLOURS)],
-        "marker": figures.MARKERS[place % len(figures.MARKERS)],
-    }

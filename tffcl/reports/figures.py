@@ -50,6 +50,17 @@ def panels(
     return figure, axes[:count]
 
 
+def style(place: int) -> dict[str, Any]:
+    """Colour and marker of line number `place`; beyond the seven colours the dashes tell lines apart."""
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": ("-", "--", ":")[place // len(COLOURS) % 3],
+        "linewidth": 1.4,
+        "markersize": 3.2,
+    }
+
+
 def plain_axis(axis: Any) -> None:
     """A frame on two sides, and a faint horizontal grid behind the data."""
     axis.spines[["top", "right"]].set_visible(False)

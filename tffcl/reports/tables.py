@@ -17,7 +17,9 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
     """One row a run: what it was, how well it did, what it forgot, what it sent.
 
     Accuracies in %, forgetting in percentage points (for densities: NLL and its rise in nats), bytes summed
-    over clients and rounds, time in seconds. A column that no run has a value for is left out.
+    over clients and rounds, time in seconds. A density is scored without task label, with the task known, and
+    with the newest parameters; where all tasks were pooled, on each of the original ones alone. A column that no run
+    has a value for is left out.
 
     Args:
       results: what `load_results` gives, or the same keys.
@@ -34,9 +36,13 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
         "seed": [str(run.get("seed", NO_DATA)) for run in results],
         "clients x tasks": [_extent(run) for run in results],
         "TTA %": [_percent(run.get("task_averaged_test_accuracy")) for run in results],
-        "NLL nats": [_number(run.get("average_nll")) for run in results],
+        "NLL nats": [_nll(run, "average_nll") for run in results],
+        "task known": [_nll(run, "average_nll_task_known") for run in results],
+        "newest": [_nll(run, "average_nll_newest") for run in results],
         "forgotten %": [_percent(None if _is_density(run) else run.get("forgetting")) for run in results],
         "forgotten nats": [_number(run.get("forgetting") if _is_density(run) else None) for run in results],
+        "(known)": [_number(run.get("forgetting_nll_task_known")) for run in results],
+        "(newest)": [_number(run.get("forgetting_nll_newest")) for run in results],
         "sent up": [_bytes(run.get("bytes_up")) for run in results],
         "sent down": [_bytes(run.get("bytes_down")) for run in results],
         "seconds": [_seconds(run.get("seconds")) for run in results],
@@ -141,6 +147,10 @@ def _missing(value: Any) -> bool:
 
 def _number(value: Any) -> str:
     return NO_DATA if _missing(value) else f"{value:.2f}"
+
+
+def _nll(run: Mapping[str, Any], name: str) -> str:
+    return _number(run.get("average_nll_of_tasks", run.get(name)))
 
 
 def _percent(value: Any) -> str:
