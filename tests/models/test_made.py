@@ -328,3 +328,21 @@ def test_a_task_starts_from_how_often_each_dimension_is_one():
     assert np.allclose(parts["bias_output"], np.log([4 / 1, 1 / 4, 3 / 2, 2 / 1]))
     assert np.all(parts["bias_hidden_0"].numpy() == 1)
     assert not MADENetwork(MADEConfig(4, (3,), share_biases=True)).starts_from_data
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_squared_gradients_are_those_of_one_example_after_the_other(case):
+    network = MADENetwork(CONFIGS[case])
+    size = network.config.input_size
+    plan, (kernels, local) = network.initial_plan(KEY), random_parameters(network)
+    weights = kernels * network.connectivity(plan, 0)
+    context = {"observed": tf.constant((np.arange(size) < max(1, size - 1)).astype("f"))}
+    x = everything(size)[::3]
+    total = np.zeros(network.kernels.size)
+    for row in range(len(x)):
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            loss = network.losses(weights, local, None, context, {"x": tf.constant(x[row : row + 1])}, None)
+        total += tape.gradient(loss, weights).numpy() ** 2
+    found = network.squared_gradients(weights, local, context, {"x": tf.constant(x)})
+    assert np.allclose(found, total, rtol=1e-4, atol=1e-5)

@@ -92,11 +92,49 @@ class MADENetwork(Network):
         """-log p(x) of each example in nats; `attention` and `dropout_key` play no part."""
         del attention, dropout_key
         inputs = _ones(examples) * context["observed"]
-        present = tf.cast(examples["x"] < ABSENT, tf.float32) * context["observed"]
-        logits = self.logits(kernels, local, inputs)
-        # -log p(x_d | x_<d) is softplus of the logit, its sign turned where x_d is 1: from logits, so that nothing
-        # is clipped, and in one operation where a cross-entropy takes seven.
-        return tf.reduce_sum(tf.nn.softplus(logits * (1.0 - 2.0 * inputs)) * present, axis=1)
+        return _negative_log(self.logits(kernels, local, inputs), inputs, context, examples)
+
+    def squared_gradients(
+        self, kernels: tf.Tensor, local: tf.Tensor, context: Tensors, examples: Tensors
+    ) -> tf.Tensor:
+        """sum_i (d loss_i / d kernels)^2 from two products a kernel: d loss_i / d W is an outer product.
+
+        It is that of the layer's inputs h_i and of delta_i, what the loss gains when a sum that enters the layer's
+        units moves; so the sum of its squares is (h^2)^T (delta^2).
+        """
+        parts, inputs = self.parts(kernels, local), _ones(examples) * context["observed"]
+        count = tf.shape(inputs)[0]
+        widths = (*self.config.hidden, self.config.input_size)
+        moves = [tf.zeros(tf.stack([count, width])) for width in widths]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(moves)
+            layer_inputs, logits = self._moved(parts, inputs, moves)
+            losses = _negative_log(logits, inputs, context, examples)
+        deltas = [tf.square(delta) for delta in tape.gradient(losses, moves)]
+        names = [f"hidden_{layer}" for layer in range(len(self.config.hidden))] + ["output"]
+        squares = {
+            name: tf.matmul(tf.square(entering), delta, transpose_a=True)
+            for name, entering, delta in zip(names, layer_inputs, deltas)
+        }
+        if self.config.direct:
+            squares["direct"] = tf.matmul(tf.square(inputs), deltas[-1], transpose_a=True)
+        squares.update((f"bias_{name}", tf.reduce_sum(delta, axis=0)) for name, delta in zip(names, deltas))
+        return self.kernels.join({name: squares[name] for name, _ in self.kernels.parts})
+
+    def _moved(
+        self, parts: dict[str, tf.Tensor], inputs: tf.Tensor, moves: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """What enters each layer, and the logits, when `moves` are added to the sums that enter units."""
+        entering, activation = [inputs], ACTIVATIONS[self.config.activation]
+        for layer, move in enumerate(moves[:-1]):
+            sums = tf.matmul(entering[-1], parts[f"hidden_{layer}"]) + parts[f"bias_hidden_{layer}"]
+            entering.append(activation(sums + move))
+        logits = parts["bias_output"] + moves[-1]
+        if self.config.hidden:
+            logits += tf.matmul(entering[-1], parts["output"])
+        if self.config.direct:
+            logits += tf.matmul(inputs, parts["direct"])
+        return entering, logits
 
     def logits(self, kernels: tf.Tensor, local: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
         """What the sigmoid of eq. 3 is taken of: log-odds of each dimension given those before it.
@@ -166,6 +204,14 @@ class MADENetwork(Network):
             biases = [(name, shape) for name, shape in self.kernels.parts if name not in masks]
             masks.update((name, tf.ones(shape)) for name, shape in biases)
         return self.kernels.join(masks)
+
+
+def _negative_log(logits: tf.Tensor, inputs: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
+    """-log p of each example in nats over the dimensions that it has, float32 `[N]`."""
+    present = tf.cast(examples["x"] < ABSENT, tf.float32) * context["observed"]
+    # -log p(x_d | x_<d) is softplus of the logit, its sign turned where x_d is 1: from logits, so that nothing
+    # is clipped, and in one operation where a cross-entropy takes seven.
+    return tf.reduce_sum(tf.nn.softplus(logits * (1.0 - 2.0 * inputs)) * present, axis=1)
 
 
 def _ones(examples: Tensors) -> tf.Tensor:

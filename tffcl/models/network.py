@@ -98,6 +98,16 @@ class Network(abc.ABC):
           dropout_key: int32 `[2]`; without it nothing is dropped.
         """
 
+    def squared_gradients(
+        self, kernels: tf.Tensor, local: tf.Tensor, context: Tensors, examples: Tensors
+    ) -> tf.Tensor | None:
+        """sum_i (d loss_i / d kernels)^2 over the examples, float32 `[kernels.size]`, where there is a shorter way.
+
+        None, the default, leaves it to one gradient an example. Arguments as for `losses`.
+        """
+        del kernels, local, context, examples
+        return None
+
     # -- connectivity, for networks whose kernels stand under a mask that is not learned (MADE) -----------------
 
     def initial_plan(self, key: tf.Tensor) -> tf.Tensor:
