@@ -86,7 +86,7 @@ def reproduce_fedseit(
     num_rounds: int, num_epochs: int, data_dir: str | None, embeddings: str | None, output_dir: str, jobs: int,
 ) -> None:  # fmt: skip
     """Table 2 of the FedSeIT paper. Stopped and given again, it goes on where it was."""
-    from tffcl.commands import reproduce as command
+    from tffcl.commands import reproduce_fedseit as command
 
     schedule = ["--num-rounds", str(num_rounds), "--num-epochs", str(num_epochs)]
     schedule += ["--data-dir", data_dir] if data_dir else []
@@ -100,6 +100,46 @@ def reproduce_fedseit(
         output_dir,
         jobs,
     )
+
+
+@reproduce.command("confedmade")
+@click.option(
+    "--table",
+    "number",
+    type=click.IntRange(1, 4),
+    default=3,
+    show_default=True,
+    help="1: masks over clients; 2: choices of MADE; 3: all methods; 4: cut-off of the gates.",
+)
+@click.option(
+    "--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]"
+)
+@click.option("--seed", "seeds", type=int, multiple=True, default=(1, 2), show_default=True, help="Seeds.")
+@click.option("--num-rounds", type=click.IntRange(min=1), help="Rounds a task.  [default: 20]")
+@click.option("--num-epochs", type=click.IntRange(min=1), help="Epochs a round.  [default: 1]")
+@click.option("--num-clients", type=click.IntRange(min=1), help="Clients.  [default: 3; those of table 1]")
+@click.option("--data-dir", metavar="DIR", help="As for `tffcl run confedmade`.")
+@click.option("--runtime", type=click.Choice(["local", "in-process"]), help="As for `tffcl run confedmade`.")
+@click.option(
+    "--output-dir", default="runs/reproduce-confedmade", show_default=True, help="The folder of all runs."
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS...]")
+def reproduce_confedmade(
+    number: int, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int,
+    flags: tuple[str, ...], **schedule: Any,
+) -> None:  # fmt: skip
+    """A table of the ConFedMADE paper. Stopped and given again, it goes on where it was.
+
+    FLAGS after `--` are those of `tffcl run confedmade`, and stand over the table's own.
+    """
+    from tffcl.commands import reproduce_confedmade as command
+
+    named = [
+        ("--" + name.replace("_", "-"), str(value)) for name, value in schedule.items() if value is not None
+    ]
+    whole = [text for pair in named for text in pair] + list(flags)
+    command.reproduce(number, rows, seeds, whole, output_dir, jobs)
 
 
 @tffcl.command()
