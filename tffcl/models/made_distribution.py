@@ -154,7 +154,7 @@ class MADE(tfp.distributions.Distribution):
         known = tf.get_static_value(value)
         if known is not None and not np.isin(known, (0, 1)).all():
             raise errors.InputError("value: expected zeros and ones, found other values")
-        return tf.reshape(value, [-1, size]), tf.shape(value)[:-1]
+        return tf.reshape(tf.cast(value, tf.float32), [-1, size]), tf.shape(value)[:-1]
 
     def _sample_n(self, n: tf.Tensor, seed: Any = None) -> tf.Tensor:
         # TFP takes an integer for the seed of a stateful generator, whose second draw is another.
