@@ -56,6 +56,17 @@ def test_split_passes_the_gradient_of_each_part_to_its_place(compiled):
     np.testing.assert_allclose(tf.function(gradient)() if compiled else gradient(), expected)
 
 
+def test_split_takes_a_vector_in_pieces_of_whole_parts():
+    layout = VectorLayout((("a", (2,)), ("none", (0, 3)), ("b", (1, 2)), ("c", (3,))))
+    flat = tf.range(7, dtype=tf.float32)
+    for sizes in ([7], [2, 5], [4, 0, 3], [0, 4, 3]):
+        parts = layout.split(tuple(tf.split(flat, sizes)))
+        assert list(parts) == ["a", "none", "b", "c"]
+        np.testing.assert_array_equal(layout.join(parts), flat)
+    with pytest.raises(errors.InputError, match="pieces"):
+        layout.split((flat[:3], flat[3:]))
+
+
 def test_split_refuses_a_vector_of_another_size():
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
         LAYOUT.split(tf.zeros([35]))

@@ -118,6 +118,18 @@ def test_a_batch_is_scored_as_its_examples_are_among_all(context, kind):
     np.testing.assert_array_equal(batch["tokens"], TOKENS[rows])
 
 
+@pytest.mark.parametrize("places", [0, PLACES])
+def test_local_parameters_in_pieces(context, places):
+    network = AlignedTextCNN(CONFIG, places)
+    kernels, local = _random(network.kernels.size), tf.constant(_random(network.local.size, seed=2))
+    attention = tf.constant(_random(places, 2, seed=3))
+    prepared = _prepared(network, _random(places, network.kernels.size, seed=4), context)
+    pieces = tuple(tf.split(local, network.local_pieces))
+    assert pieces[1].shape == [2 * places * F * F]
+    whole, apart = (network.logits(kernels, v, attention, context, prepared, None) for v in (local, pieces))
+    np.testing.assert_array_equal(whole, apart)
+
+
 def test_plain_logits(context):
     network = TextCNN(CONFIG, num_foreign=PLACES)
     kernels, local = _random(network.kernels.size), _random(network.local.size, seed=2)

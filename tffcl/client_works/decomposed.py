@@ -24,6 +24,7 @@ from tffcl.client_works.evaluation import evaluated, mean_loss
 from tffcl.client_works.exchange import Exchange
 from tffcl.client_works.optimizers import empty_variable
 from tffcl.client_works.outcome import all_finite, settle
+from tffcl.client_works.pieces import PiecewiseVariable, Variables, read, variables_of
 from tffcl.client_works.retention import build_retention, penalty
 from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop, num_examples
 from tffcl.layers.kernels import decomposed_kernel, foreign_sum, prune
@@ -178,8 +179,10 @@ class DecomposedWork(ClientWork):
     def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
         """Allocates the variables of local training and returns the compiled round, `train` without its types."""
         names = ["base", *CURRENT] + (["past_adaptive"] if self._retention.in_objective else [])
-        variables = {name: empty_variable(self.state_type[name].shape) for name in names}
-        kernels = [variable for name, variable in variables.items() if name not in _GATES]
+        variables: dict[str, Any] = {n: empty_variable(self.state_type[n].shape) for n in names}
+        if len(self.network.local_pieces) > 1:
+            variables["local"] = PiecewiseVariable(self.network.local_pieces)
+        kernels = [v for name in names if name not in _GATES for v in variables_of(variables[name])]
         gates = [variables[name] for name in _GATES]
         loop = TrainingLoop(
             self.training, [ParameterGroup(kernels), ParameterGroup(gates, self.training.gate_scale)]
@@ -196,7 +199,7 @@ class DecomposedWork(ClientWork):
     def _train(
         self,
         loop: TrainingLoop,
-        variables: Mapping[str, tf.Variable],
+        variables: Variables,
         state: Tensors,
         shared: tf.Tensor,
         data: Mapping[str, Any],
@@ -236,7 +239,7 @@ class DecomposedWork(ClientWork):
 
     def _objective(
         self,
-        variables: Mapping[str, tf.Variable],
+        variables: Variables,
         state: Tensors,
         incoming: tf.Tensor,
         context: Tensors,
@@ -246,7 +249,7 @@ class DecomposedWork(ClientWork):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """FedSeIT eq. 5 and ConFedMADE eq. 6 on one batch: (objective, mean task loss)."""
         options, network = self.options, self.network
-        values = {name: variable.read_value() for name, variable in variables.items()}
+        values = {name: read(variable) for name, variable in variables.items()}
         kernel = self._kernel(values, state)
         kernel = kernel if connectivity is None else kernel * connectivity
         losses = network.losses(kernel, values["local"], values["attention"], context, batch, key)
@@ -281,10 +284,8 @@ class DecomposedWork(ClientWork):
     def _plan(self, state: Tensors) -> tf.Tensor:
         return state["plan"] if self.plan_size else tf.zeros([0], tf.int32)
 
-    def _validation_loss(
-        self, variables: Mapping[str, tf.Variable], state: Tensors, data: Mapping[str, Any]
-    ) -> tf.Tensor:
-        values = {name: variable.read_value() for name, variable in variables.items()}
+    def _validation_loss(self, variables: Variables, state: Tensors, data: Mapping[str, Any]) -> tf.Tensor:
+        values = {name: read(variable) for name, variable in variables.items()}
         held_out = {"context": data["context"], "examples": data["validation"]}
         kernel, local, attention = self._kernel(values, state), values["local"], values["attention"]
         return mean_loss(self.network, kernel, local, attention, self._plan(state), held_out)

@@ -58,9 +58,13 @@ class VectorLayout:
             start += size
         raise errors.InputError(f"layout: no part named {name!r}; there are {[p for p, _ in self.parts]}")
 
-    def split(self, flat: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The named tensors of a `[size]` vector."""
-        pieces = _cut(flat, self.sizes) if self.parts else []
+    def split(self, flat: tf.Tensor | tuple[tf.Tensor, ...]) -> dict[str, tf.Tensor]:
+        """The named tensors of a `[size]` vector, or of vectors of whole parts that make it end to end."""
+        if isinstance(flat, tuple):
+            runs = _runs(self.sizes, [vector.shape[0] for vector in flat])
+            pieces = [piece for vector, sizes in zip(flat, runs) for piece in _cut(vector, sizes)]
+        else:
+            pieces = _cut(flat, self.sizes)
         return {name: tf.reshape(piece, shape) for (name, shape), piece in zip(self.parts, pieces)}
 
     def join(self, tensors: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -70,12 +74,26 @@ class VectorLayout:
         return tf.concat([tf.reshape(tensors[name], [-1]) for name, _ in self.parts], 0)
 
 
+def _runs(sizes: Sequence[int], totals: Sequence[int]) -> list[list[int]]:
+    """Consecutive runs of `sizes`, one for each of `totals`, which they sum to."""
+    runs, rest = [], list(sizes)
+    for total in totals:
+        count = sum(end <= total for end in itertools.accumulate(rest))
+        runs.append(rest[:count])
+        rest = rest[count:]
+    if rest or [sum(run) for run in runs] != list(totals):
+        raise errors.InputError(f"split: expected pieces of whole parts {list(sizes)}, found {list(totals)}")
+    return runs
+
+
 def _cut(flat: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
     """`tf.split` of a vector without its copies: a slice at an aligned place shares the memory of the whole.
 
     The gradient of a slice fills the whole vector with zeros, once for each slice; that of all together is one
     concatenation.
     """
+    if not sizes:
+        return []
     starts = itertools.accumulate(sizes[:-1], initial=0)
     spans = [([start], [size]) for start, size in zip(starts, sizes)]
 

@@ -47,6 +47,11 @@ class Network(abc.ABC):
     num_patterns: int = 1
 
     @property
+    def local_pieces(self) -> tuple[int, ...]:
+        """Entries of each piece that `local` is best trained in; `losses` must take it in these, as a tuple."""
+        return (self.local.size,)
+
+    @property
     def attention_shape(self) -> tuple[int, int]:
         """One scalar alpha for each foreign entry and kernel: `(K, kernels)`."""
         return (self.num_foreign, len(self.kernels.parts))
@@ -91,7 +96,7 @@ class Network(abc.ABC):
 
         Args:
           kernels: float32 `[kernels.size]`, times the connectivity where there is one.
-          local: float32 `[local.size]`.
+          local: float32 `[local.size]`, or a tuple of its `local_pieces` where there are several.
           attention: float32 `attention_shape`.
           context: of `context_type`.
           examples: of `prepared_type`, or what `batch` makes of them.

@@ -155,6 +155,12 @@ class AlignedTextCNN(_TextNetwork):
         responses = tff.TensorType(np.float32, [None, None, 2, features])
         self.prepared_type = OrderedDict(**self.example_type, foreign=responses)
 
+    @property
+    def local_pieces(self) -> tuple[int, ...]:
+        """W_f, which is most of it, apart from what stands before and behind."""
+        own = self._parts.slice_of("foreign_projection")
+        return own.start, own.stop - own.start, self.local.size - own.stop
+
     def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
         scale = self.config.attention_scale
         return tf.random.stateless_uniform(self.attention_shape, key, 1.0 - scale, 1.0 + scale)
