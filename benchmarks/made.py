@@ -2,7 +2,7 @@
 
     uv run benchmarks/made.py --dataset adult --data-dir ../shared/data
     uv run benchmarks/made.py --dataset connect4 --agnostic connectivity --data-dir ../shared/data
-    uv run benchmarks/made.py --dataset mnist --hidden 400 --num-masks 1 --data-dir ../shared/data
+    uv run benchmarks/made.py --dataset mnist --hidden 400 --num-masks 1 --learning-rate 1e-3 --data-dir ../shared/data
 
 Trained on `train` but for a tenth of its rows, which decide on the learning rate, on which weights are kept, and on
 when to stop; what is scored is the whole of `valid` (of the test images for image sets), once, at the end. The
