@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -211,7 +211,8 @@ class DecomposedWork(ClientWork):
         variables["base"].assign(incoming)
         variables["local"].assign(self._exchange.local_in(self._first_local(state, data), shared))
         key = randomness.round_key(state["key"], state["task"], round_num)
-
+        if self._adds_foreign:  # once a round: every step reads them
+            state = dict(state, foreign=self.network.kernels.columns(state["foreign"]))
         connectivity = Connectivity(self.network, state, round_num)
 
         def loss_fn(rows: Tensors, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
@@ -257,7 +258,8 @@ class DecomposedWork(ClientWork):
         objective = task_loss
         if options.sparsity:
             sizes = tf.abs(values["adaptive"])
-            if connectivity is not None and options.connectivity_aware:
+            if network.num_patterns > 1 and connectivity is not None and options.connectivity_aware:
+                # With a single mask, what it leaves out of A is zero from the start and stays so.
                 sizes *= connectivity
             l1 = tf.reduce_sum(tf.sigmoid(values["mask_logits"])) + tf.reduce_sum(sizes)
             objective += options.sparsity * l1
@@ -278,8 +280,9 @@ class DecomposedWork(ClientWork):
             kernel += self._foreign_sum(values["attention"], state["foreign"])
         return kernel
 
-    def _foreign_sum(self, attention: tf.Tensor, foreign: tf.Tensor) -> tf.Tensor:
-        return foreign_sum(self.network.kernels, attention[: tf.shape(foreign)[0]], foreign)
+    def _foreign_sum(self, attention: tf.Tensor, foreign: tf.Tensor | Sequence[tf.Tensor]) -> tf.Tensor:
+        rows = foreign if isinstance(foreign, tf.Tensor) else foreign[0]
+        return foreign_sum(self.network.kernels, attention[: tf.shape(rows)[0]], foreign)
 
     def _plan(self, state: Tensors) -> tf.Tensor:
         return state["plan"] if self.plan_size else tf.zeros([0], tf.int32)

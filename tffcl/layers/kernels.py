@@ -125,6 +125,10 @@ class KernelLayout(VectorLayout):
         rows = [size // units for size, units in zip(self.sizes, self.units)]
         return tf.concat([tf.tile(p, [*lead, r]) for p, r in zip(pieces, rows)], axis=-1)
 
+    def columns(self, rows: tf.Tensor) -> list[tf.Tensor]:
+        """The kernels of each row of `[k, size]` by themselves: `[k, size of the kernel]` each, as copies."""
+        return tf.split(rows, list(self.sizes), axis=1)
+
     def weigh(self, per_kernel: tf.Tensor, flat: tf.Tensor) -> tf.Tensor:
         """Multiplies each kernel of `[..., size]` by its own scalar of `[..., kernels]`."""
         pieces = tf.split(flat, list(self.sizes), axis=-1)
@@ -149,18 +153,21 @@ def decomposed_kernel(
     return base * layout.spread(tf.sigmoid(mask_logits)) + adaptive
 
 
-def foreign_sum(layout: KernelLayout, attention: tf.Tensor, foreign: tf.Tensor) -> tf.Tensor:
+def foreign_sum(
+    layout: KernelLayout, attention: tf.Tensor, foreign: tf.Tensor | Sequence[tf.Tensor]
+) -> tf.Tensor:
     """sum_k alpha_k A_k, what FedWeIT adds into a kernel (FedSeIT eq. 4).
 
     Args:
       layout: the kernels that the vectors hold.
       attention: alpha, float32 `[k, kernels]`, one scalar for each entry and kernel.
-      foreign: the foreign adaptives A_k, float32 `[k, size]`; k may be 0.
+      foreign: the foreign adaptives A_k, float32 `[k, size]`, k may be 0; or, where they are used many times, what
+        `layout.columns` makes of them.
 
     Returns:
       float32 `[size]`.
     """
-    pieces = tf.split(foreign, list(layout.sizes), axis=1)
+    pieces = layout.columns(foreign) if isinstance(foreign, tf.Tensor) else foreign
     columns = tf.unstack(attention, axis=1)
     return tf.concat([tf.linalg.matvec(p, a, transpose_a=True) for p, a in zip(pieces, columns)], 0)
 
