@@ -71,7 +71,16 @@ def wrong(done, *parts):
 
 
 @pytest.mark.parametrize(
-    "args", [["--help"], ["run", "--help"], ["run", "fedseit", "--help"], ["report", "--help"], ["--version"]]
+    "args",
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["run", "fedseit", "--help"],
+        ["run", "confedmade", "--help"],
+        ["reproduce", "confedmade", "--help"],
+        ["report", "--help"],
+        ["--version"],
+    ],
 )
 def test_help_imports_nothing_heavy(args):
     done = program(

@@ -126,14 +126,14 @@ FLAGS = (
     ),
     click.option(
         "--num-epochs", type=WHOLE,
-        help="Epochs of a client in a round." + _NOTHING_GIVEN.format("1; 20 for digits"),
+        help="Epochs of a client in a round." + _NOTHING_GIVEN.format("1; 8 for digits"),
     ),
     click.option(
         "--batch-size", type=WHOLE, help="Examples in a step." + _NOTHING_GIVEN.format("100; 20 for digits")
     ),
     click.option(
         "--learning-rate", type=float,
-        help="Of Adam, at a task's start." + _NOTHING_GIVEN.format("0.001; 0.003 for digits"),
+        help="Of Adam, at a task's start." + _NOTHING_GIVEN.format("0.005; 0.003 for digits"),
     ),
     click.option(
         "--patience", type=click.IntRange(min=0),
