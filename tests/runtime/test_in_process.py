@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import logging
+import pathlib
+import subprocess
+import sys
+import threading
+import time
 from collections import OrderedDict
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl import runtime
+from tffcl import errors, runtime
+from tffcl.runtime import in_process_runtime
 
-def in_both(computation, *args):
-    """The results here and in a worker."""
-    with runtime.local():
+_VECTOR = tff.TensorType(np.float32, [None])
+_INT = tff.TensorType(np.int32)
+_INTS = tff.FederatedType(_INT, tff.CLIENTS)
+_VECTORS = tff.FederatedType(_VECTOR, tff.CLIENTS)
+
+
+@pytest.fixture(name="in_process")
+def _in_process():
+    with runtime.in_process(clients_at_once=2) as entered:
+        yield entered
+
+
+def in_both(tff_context, computation, *args):
+    """The results here, and in a worker."""
+    stack = tff.framework.get_context_stack()
+    with stack.install(tff_context.context):
         expected = computation(*args)
     with runtime.in_process():
         return computation(*args), expected
 
 
 def assert_same(found, expected):
-    """Equal in value and in form: containers, dtypes, and what is an array."""
+    """Equal in value and in form: containers, dtypes, what is an array, and whether it can be written to."""
     assert type(found) is type(expected)
     if isinstance(expected, dict):
         assert list(found) == list(expected)
@@ -36,7 +57,10 @@ def assert_same(found, expected):
         assert getattr(found, "dtype", None) == getattr(expected, "dtype", None)
         np.testing.assert_array_equal(found, expected)
         if isinstance(expected, np.ndarray):
-            assert found.flags.writeable == expected.flags.writeable or expected.dtype == object
+            assert found.flags.writeable == expected.flags.writeable
+
+
+# -- the form of values ----------------------------------------------------------------------------------------
 
 
 @tff.tensorflow.computation
@@ -47,12 +71,378 @@ def _many_kinds():
         number=tf.constant(3),
         truth=tf.constant(True),
         vector=tf.constant([1.0, 2.0]),
-        brain=tf.constant([1.0], tf.bfloat16),
+        half=tf.constant([1.0], tf.bfloat16),
         empty=tf.zeros([0, 3]),
         pair=(tf.constant(1.5), OrderedDict(b=tf.constant([1]), a=tf.constant(2))),
         sequence=tf.data.Dataset.range(3).map(lambda n: OrderedDict(b=n, a=2 * n)),
     )
 
 
-def test_every_kind_of_value_has_the_form_that_a_worker_gives():
-    assert_same(*in_both(_many_kinds))
+def test_every_kind_of_value_has_the_form_that_a_worker_gives(tff_context):
+    assert_same(*in_both(tff_context, _many_kinds))
+
+
+_two = tff.tensorflow.computation(lambda: OrderedDict(z=tf.constant("u"), a=tf.constant([5])))
+_add_one = tff.tensorflow.computation(lambda x: x + 1, _INT)
+
+
+@tff.federated_computation(_INTS, _INT)
+def _every_placement(x, loose):
+    return OrderedDict(
+        clients=x,
+        everyone=tff.federated_broadcast(tff.federated_eval(_two, tff.SERVER)),
+        each=tff.federated_eval(_two, tff.CLIENTS),
+        mapped=tff.federated_map(_add_one, x),
+        same=tff.federated_map(_add_one, tff.federated_value(3, tff.CLIENTS)),
+        server=tff.federated_map(_add_one, tff.federated_value(7, tff.SERVER)),
+        total=tff.federated_sum(x),
+        extremes=(tff.federated_min(x), tff.federated_max(x)),
+        zipped=tff.federated_zip((x, OrderedDict(b=x, a=tff.federated_value(1, tff.CLIENTS)))),
+        text=tff.federated_value("abc", tff.SERVER),
+        loose=loose,
+    )
+
+
+@pytest.mark.parametrize("clients", [[1, 2, 4], [np.int32(5)]])
+def test_every_placement(tff_context, clients):
+    assert_same(*in_both(tff_context, _every_placement, clients, 9))
+
+
+def test_no_clients(in_process):
+    found = _every_placement([], 9)
+    assert (found["clients"], found["each"], found["mapped"], found["total"]) == ([], [], [], 0)
+
+
+def test_sequences_go_in_as_lists_and_data_sets(tff_context):
+    element = tff.to_type(OrderedDict(b=_VECTOR, a=_INT))
+    kind = tff.SequenceType(element)
+
+    @tff.tensorflow.computation(kind)
+    def total(sequence):
+        return sequence.reduce(0.0, lambda t, e: t + tf.reduce_sum(e["b"]) * tf.cast(e["a"], tf.float32))
+
+    @tff.federated_computation(tff.FederatedType(kind, tff.CLIENTS))
+    def compute(sequences):
+        return tff.federated_map(total, sequences), sequences
+
+    given = [OrderedDict(b=np.arange(2, dtype=np.float32), a=n) for n in (1, 2, 3)]
+    assert_same(*in_both(tff_context, compute, [given, given[:1], []]))
+    data = tf.data.Dataset.from_tensor_slices(OrderedDict(b=np.ones([4, 2], "f"), a=np.arange(4, dtype="i")))
+    assert_same(*in_both(tff_context, compute, [data]))
+
+
+def test_a_sequence_is_mapped_and_reduced(tff_context):
+    add = tff.tensorflow.computation(lambda a, b: a + b, (_INT, _INT))
+
+    @tff.federated_computation(tff.SequenceType(_INT))
+    def compute(sequence):
+        return tff.sequence_reduce(tff.sequence_map(_add_one, sequence), 0, add)
+
+    assert_same(*in_both(tff_context, compute, [1, 2, 3]))
+
+
+def _select_rows(pick):
+    keys = tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS)
+    rows = tff.FederatedType(tff.TensorType(np.float32, [None, 2]), tff.SERVER)
+
+    @tff.federated_computation(keys, rows)
+    def compute(keys, rows):
+        picked = tff.tensorflow.computation(pick, rows.type_signature.member, _INT)
+        return tff.federated_select(keys, tff.federated_value(2, tff.SERVER), rows, picked)
+
+    return compute
+
+
+_KEYS, _ROWS = [[2, 0], [0, 1]], np.arange(6, dtype=np.float32).reshape(3, 2)
+
+
+def test_select_gives_each_client_its_own_in_order(tff_context):
+    compute = _select_rows(lambda rows, key: tf.ensure_shape(rows[key], [2]))
+    found, expected = in_both(tff_context, compute, _KEYS, _ROWS)
+    assert len(found) == 2
+    for one, other in zip(found, expected):
+        assert_same(list(one.as_numpy_iterator()), list(other.as_numpy_iterator()))
+
+
+def test_select_may_give_slices_of_different_sizes(in_process):
+    found = _select_rows(lambda rows, key: tf.tile(rows[key], [key + 1]))(_KEYS, _ROWS)
+    assert [[len(row) for row in one.as_numpy_iterator()] for one in found] == [[6, 2], [2, 4]]
+
+
+# -- what is kept, copied and repeated -------------------------------------------------------------------------
+
+
+@tff.tensorflow.computation(_VECTOR)
+def _total(x):
+    return tf.reduce_sum(x)
+
+
+@tff.tensorflow.computation(_VECTOR)
+def _counting(x):
+    calls = tf.Variable(0.0)
+    values = tf.Variable(tf.zeros([0]), shape=[None])
+
+    @tf.function
+    def work(x):
+        values.assign(x)
+        for _ in tf.range(3):
+            calls.assign_add(1.0)
+            values.assign(values * 2.0)
+        return values.read_value(), calls.read_value()
+
+    return work(x)
+
+
+@tff.federated_computation(_VECTORS)
+def _count_at_clients(vectors):
+    counted = tff.federated_map(_counting, vectors)
+    return counted, tff.federated_mean(tff.federated_map(_total, vectors))
+
+
+@pytest.mark.parametrize("size", [3, 50_000])
+def test_variables_are_fresh_in_each_call_and_client_and_arguments_stay_as_they_are(size):
+    clients = [np.arange(size, dtype=np.float32) + client for client in range(5)]
+    copies = [client.copy() for client in clients]
+    for at_once in (1, 4):
+        with runtime.in_process(clients_at_once=at_once):
+            for _ in range(3):
+                counted, _ = _count_at_clients(clients)
+                for (values, calls), copy in zip(counted, copies):
+                    np.testing.assert_array_equal(values, 8 * copy)
+                    assert calls == 3
+    np.testing.assert_array_equal(clients, copies)
+
+
+def test_results_go_in_again_by_reference_and_stay_as_they_are(in_process):
+    first = _counting(np.ones(50_000, np.float32))[0]
+    second = _counting(first)[0]
+    np.testing.assert_array_equal(first, np.full(50_000, 8.0))
+    np.testing.assert_array_equal(second, np.full(50_000, 64.0))
+    passed = tff.tensorflow.computation(lambda x: tf.identity(x), _VECTOR)(first)
+    assert np.shares_memory(first, passed)
+    assert not passed.flags.writeable
+
+
+def test_a_user_s_array_is_not_shared_with_the_result(in_process):
+    given = np.ones(50_000, np.float32)
+    same = tff.federated_computation(lambda x: x, _VECTORS)
+    (found,) = same([given])
+    given[:] = 5
+    np.testing.assert_array_equal(found, np.ones(50_000))
+
+
+def test_tensors_and_variables_may_be_given(in_process):
+    for value in (tf.constant([1.0, 2.0]), tf.Variable([1.0, 2.0])):
+        assert _total(value) == 3.0
+
+
+def test_nothing_is_compiled_again_and_memory_does_not_grow():
+    vectors = [np.ones(500_000, np.float32)] * 3
+    compile_native = tff.backends.native.desugar_and_transform_to_native
+    with mock.patch.object(
+        tff.backends.native, "desugar_and_transform_to_native", mock.Mock(wraps=compile_native)
+    ) as compiler:
+        double = tff.tensorflow.computation(lambda x: 2.0 * x + tf.Variable(1.25), _VECTOR)
+        compute = tff.federated_computation(lambda x: tff.federated_map(double, x), _VECTORS)
+        for _ in range(2):  # another runtime has no need to compile either
+            with runtime.in_process(clients_at_once=1):
+                for _ in range(5):
+                    compute(vectors)
+                before = _resident_bytes()
+                graphs = len(in_process_runtime._plans._planner._cache)
+                for call in range(30):
+                    compute([vectors[0][: 500_000 - call]] * (1 + call % 4))
+                assert len(in_process_runtime._plans._planner._cache) == graphs
+                assert _resident_bytes() - before < 16e6  # 90 variables and results of 2 MB each are not kept
+    assert compiler.call_count == 1
+
+
+def _resident_bytes():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_graphs_are_freed_with_their_computations():
+    cache = in_process_runtime.PlanCache()
+    for number in range(3):
+        cache.get(tff.tensorflow.computation(lambda x: x + number, _INT))  # noqa: B023
+    assert len(cache._planner._cache) == 3
+    with mock.patch.object(in_process_runtime, "_MAX_KEPT_PLANS", 1):
+        cache.get(tff.tensorflow.computation(lambda x: x - 1, _INT))
+    assert len(cache._plans) < 4
+
+
+# -- errors and ends -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ([[1.5]], r"argument\[0\]: expected int32, found \[1.5\]"),
+        ([1, "a"], r"argument\[1\]: expected int32, found 'a'"),
+        ([np.arange(2)], r"argument\[0\]: expected int32"),
+        (3, "expected a list with a value for each client, found int"),
+    ],
+)
+def test_a_wrong_argument_is_one_clear_line(in_process, argument, message):
+    with pytest.raises(errors.InputError, match=message) as caught:
+        tff.federated_computation(tff.federated_sum, _INTS)(argument)
+    assert "\n" not in str(caught.value)
+
+
+def test_clients_that_do_not_agree_on_their_number(in_process):
+    compute = tff.federated_computation(lambda x, y: (x, y), [_INTS, _INTS])
+    with pytest.raises(errors.InputError, match="expected values for 2 clients, found 1"):
+        compute([1, 2], [3])
+
+
+def test_an_unknown_device_is_one_clear_line():
+    for name in ("/GPU:17", "nonsense", "/CPU:1"):
+        with pytest.raises(errors.InputError, match=rf"TensorFlow sees no '{name}' here, only .*CPU:0"):
+            runtime.in_process(name)
+    with pytest.raises(errors.InputError, match="clients_at_once: expected at least 1"):
+        runtime.in_process(clients_at_once=0)
+
+
+def test_an_unknown_intrinsic_is_named(in_process):
+    secure = tff.federated_computation(lambda x: tff.federated_secure_sum(x, 100), _INTS)
+    with pytest.raises(errors.RunError, match="has no federated_secure_sum"):
+        secure([1, 2])
+
+
+def test_an_error_inside_a_computation_is_one_line_and_ends_nothing(in_process):
+    @tff.tensorflow.computation(_VECTOR)
+    def check(x):
+        with tf.control_dependencies([tf.debugging.assert_less(x, 1.0, message="too large")]):
+            return tf.identity(x)
+
+    compute = tff.federated_computation(lambda x: tff.federated_map(check, x), _VECTORS)
+    with pytest.raises(errors.RunError, match="a TensorFlow operation failed: .*too large") as caught:
+        compute([np.ones(3, "f"), np.zeros(3, "f")])
+    assert "\n" not in str(caught.value)
+    np.testing.assert_array_equal(compute([np.zeros(3, "f")]), np.zeros([1, 3]))
+
+
+def test_the_first_error_stops_clients_that_would_run_for_ever(in_process):
+    @tff.tensorflow.computation(_INT)
+    def endless(x):
+        check = tf.debugging.assert_greater(x, 0, message="found a zero")
+        with tf.control_dependencies([check]):
+            return tf.while_loop(lambda y: y > 0, lambda y: (tf.maximum(y - 1, 1),), (tf.identity(x),))[0]
+
+    compute = tff.federated_computation(lambda x: tff.federated_map(endless, x), _INTS)
+    with pytest.raises(errors.RunError, match="found a zero"):
+        compute([0])
+    start = time.monotonic()
+    with pytest.raises(errors.RunError, match="found a zero"):
+        compute([0, 5, 0])
+    assert time.monotonic() - start < 60
+
+
+def test_leaving_restores_the_context_and_ends_the_threads():
+    stack = tff.framework.get_context_stack()
+    before = stack.current
+    with runtime.in_process() as entered:
+        assert stack.current is entered.context
+        assert _add_one(1) == 2
+        tff.federated_computation(lambda x: tff.federated_map(_add_one, x), _INTS)([1, 2])
+    assert stack.current is before
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tffcl-client")]
+    with stack.install(entered.context), pytest.raises(errors.RunError, match="closed"):
+        _add_one(1)
+
+
+def test_a_log_line_says_once_on_which_device(in_process, caplog):
+    with caplog.at_level(logging.INFO, "tffcl.runtime"):
+        _add_one(1), _add_one(2)
+    lines = [r.getMessage() for r in caplog.records if r.name.startswith("tffcl.runtime")]
+    assert len(lines) == 1
+    assert "in this process on CPU:0, up to 2 clients at once" in lines[0] or "GPU:0" in lines[0]
+
+
+def test_it_works_under_a_graph_and_leaves_tensorflow_s_state_alone(in_process):
+    with tf.Graph().as_default(), tf.device("CPU:0"):
+        assert _add_one(1) == 2
+        assert not tf.executing_eagerly()
+    assert tf.executing_eagerly()
+
+
+# -- in processes of their own ---------------------------------------------------------------------------------
+
+
+def run_script(script, timeout=200):
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.slow
+def test_each_device_can_be_chosen():
+    script = """
+from tffcl import runtime
+runtime.quiet_logs()
+import numpy as np, tensorflow as tf, tensorflow_federated as tff
+cpus = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 3)
+ran_on = []
+from tffcl.runtime import values
+plain = values.device_of
+values.device_of = lambda value: ran_on.append(plain(value)) or ran_on[-1]
+
+@tff.tensorflow.computation(tff.SequenceType(np.float32))
+def total(x):
+    seen = tf.Variable(0.0)
+    add = tf.function(lambda: seen.assign(x.reduce(0.0, lambda t, e: t + e)))
+    with tf.control_dependencies([add()]):
+        return seen.read_value()
+
+@tff.federated_computation(tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS))
+def compute(x):
+    return tff.federated_map(total, x), tff.federated_sum(tff.federated_map(total, x))
+
+for device in (None, "/CPU:0", "CPU:1", "/device:CPU:2"):
+    with runtime.in_process(device):
+        each, all = compute([[1.0, 2.0], [3.0]])
+        assert each == [3.0, 3.0] and all == 6.0, (each, all)
+        print(ran_on[-1][-5:])
+"""
+    assert run_script(script) == ["CPU:0", "CPU:0", "CPU:1", "CPU:2"]
+
+
+@pytest.mark.slow
+def test_a_script_that_sets_the_context_has_no_child_and_ends_quietly():
+    script = """
+from tffcl import runtime
+runtime.quiet_logs()
+runtime.set_in_process()
+import os, pathlib
+import tensorflow as tf, tensorflow_federated as tff
+print(tff.tensorflow.computation(lambda: tf.constant(5))())
+print(*pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(), "none")
+"""
+    assert run_script(script) == ["5", "none"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_client_that_would_run_for_ever():
+    script = """
+import os, signal, threading
+from tffcl import runtime
+runtime.quiet_logs()
+import numpy as np, tensorflow as tf, tensorflow_federated as tff
+signal.signal(signal.SIGINT, signal.default_int_handler)
+@tff.tensorflow.computation(np.int32)
+def endless(x):
+    return tf.while_loop(lambda y: y > 0, lambda y: (tf.maximum(y - 1, 1),), (x,))[0]
+compute = tff.federated_computation(
+    lambda x: tff.federated_map(endless, x), tff.FederatedType(np.int32, tff.CLIENTS))
+with runtime.in_process():
+    compute([0])
+    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        compute([5, 5, 5])
+    except KeyboardInterrupt:
+        print("interrupted", *compute([0]))
+"""
+    assert run_script(script) == ["interrupted", "0"]

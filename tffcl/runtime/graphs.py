@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as PySequence
@@ -53,17 +54,29 @@ class GraphFunction:
         part = functools.partial(_import, graph_def, nodes, inputs, list(self._variables))
         self._initialize = part([], proto.initialize_op) if proto.initialize_op else None
         self._run = part(list(_flat(self._result)), "")
+        self._first_call = threading.Lock()
+        self._called = False
 
     def __call__(self, argument: Values = ()) -> Values:
         """Runs the computation.
 
         Args:
-          argument: Tensors, structured as the computation's parameter; nothing where it has none.
+          argument: Tensors or arrays, structured as the computation's parameter; nothing where it has none.
 
         Returns:
           Tensors, structured as its result.
         """
-        tensors = list(_flat(argument)) if self._parameter != () else []
+        if self._called:
+            return self._call(argument)
+        with (
+            self._first_call
+        ):  # TensorFlow optimises the graph now: once, not in all threads at the same time
+            result = self._call(argument)
+            self._called = True
+            return result
+
+    def _call(self, argument: Values) -> Values:
+        tensors = [tf.convert_to_tensor(each) for each in _flat(argument)] if self._parameter != () else []
         if self._session_token:
             tensors.append(tf.constant(""))
         handles = [

@@ -39,7 +39,7 @@ def sequence_of(value: Any, element: tff.Type, where: str) -> Sequence:
             if isinstance(value, list):
                 value = tensorflow_utils.make_data_set_from_elements(None, value, element)
             found = tff.SequenceType(computation_types.tensorflow_to_type(value.element_spec))
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError, tf.errors.OpError) as error:
             raise errors.InputError(
                 f"{where}: expected a tf.data.Dataset or a list with elements of type {element}, "
                 f"found {type(value).__name__}"
