@@ -142,6 +142,23 @@ def test_binary_sets_of_another_width_or_content(run, tmp_path):
     wrong(run(*args), "adult.train.data, line 1", "field 3", "0 or 1")
 
 
+def test_default_data(mnist, monkeypatch, capsys):
+    from tffcl.commands import vector_data
+
+    monkeypatch.delenv("TFFCL_DATA_DIR", raising=False)
+    (mnist / "other").mkdir()
+    for folder, name in ((mnist, "mnist"), (mnist / "other", "digits")):
+        vectors, options = vector_data.load_vectors(ConFedMADEOptions.parse(["--data-dir", str(folder)]))
+        assert vectors.name == options.dataset == name
+        assert vector_data.image_shape(vectors) == ((28, 28) if name == "mnist" else (8, 8))
+    assert "mnist is not at hand: taking digits" in capsys.readouterr().err
+    shape = vectors.train_x.shape
+    drawn = ConFedMADEOptions.parse(["--dataset", "digits", "--binarise", "stochastic"])
+    other = vector_data.load_vectors(drawn)[0]
+    assert other.train_x.shape == shape
+    assert vector_data.fingerprint(other) != vector_data.fingerprint(vectors)
+
+
 def test_options_and_labels():
     assert ConFedMADEOptions.parse([]).complete("binary").num_tasks == 4
     digits = ConFedMADEOptions.parse(["--hidden", "7", "--hidden", "5"]).complete("digits")

@@ -69,6 +69,15 @@ def test_a_task_of_different_widths_marks_what_its_narrower_rows_lack():
     assert pooled.task(0, 0).test["x"].tolist() == [[0, 1, 2, 2], [1, 1, 1, 1]]
 
 
+def test_a_replayed_task_is_tested_without_the_padding_of_its_own_narrow_rows():
+    wide = Task(0, 0, (1,), train=[2, 3], validation=[], test=[1])
+    narrow = Task(0, 1, (0,), train=[1], validation=[0], test=[0])
+    replayed = DensityClientData(dataset(), streams.cumulative(TaskStream("hand", ((wide, narrow),))))
+    assert replayed.task(0, 1).context["observed"].tolist() == [1, 1, 1, 1]
+    assert replayed.task(0, 1).test["x"].tolist() == [[0, 1, 2, 2]]
+    assert replayed.task(0, 1).validation["x"].tolist() == [[1, 0, 2, 2]]
+
+
 def test_values_that_are_not_binary():
     with pytest.raises(InputError, match="two sets, train: x holds 3 at row 0, column 0; expected 0 or 1"):
         DensityClientData(dataset(train_x=np.full((4, 4), 3, np.uint8)), stream())

@@ -84,7 +84,9 @@ def test_nothing_to_plot(tmp_path):
     with pytest.raises(RunError, match=r"samples\.npz is damaged"):
         reports.load_samples(tmp_path)
     np.savez(tmp_path / "samples.npz", samples=np.zeros([2, 8, 8]))
-    with pytest.raises(RunError, match=r"expected samples \[clients, tasks, n, height, width\], found \[2, 8, 8\]"):
+    with pytest.raises(
+        RunError, match=r"expected samples \[clients, tasks, n, height, width\], found \[2, 8, 8\]"
+    ):
         reports.load_samples(tmp_path)
 
 

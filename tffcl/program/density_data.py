@@ -60,23 +60,25 @@ class DensityClientData:
         context = self._context(part)
         return ClientTask(
             context=context,
-            train=self._examples("train", part.train),
-            validation=self._examples("train", part.validation),
+            train=self._examples("train", part.train, part),
+            validation=self._examples("train", part.validation, part),
             test_context=context,
-            test=self._examples("test", part.test),
+            test=self._examples("test", part.test, part),
         )
 
-    def _examples(self, split: str, rows: np.ndarray) -> Tensors:
+    def _examples(self, split: str, rows: np.ndarray, part: Task) -> Tensors:
         data = self.dataset
         x = getattr(data, f"{split}_x")[rows]
         widths = np.asarray(data.widths)[getattr(data, f"{split}_labels")[rows]]
-        if len(np.unique(widths)) > 1:
+        if (widths < self._width(part)).any():  # also where all rows of a split are narrower than the task
             x = np.where(np.arange(data.width) < widths[:, None], x, np.uint8(ABSENT))
         return OrderedDict(x=x)
 
     def _context(self, part: Task) -> Tensors:
-        width = max(self.dataset.widths[label] for label in part.labels)
-        return OrderedDict(observed=(np.arange(self.dataset.width) < width).astype(np.float32))
+        return OrderedDict(observed=(np.arange(self.dataset.width) < self._width(part)).astype(np.float32))
+
+    def _width(self, part: Task) -> int:
+        return max(self.dataset.widths[label] for label in part.labels)
 
     def _check(self, task: Task) -> None:
         """Raises InputError where a task asks for rows or labels that the data set does not have."""
