@@ -58,12 +58,16 @@ def test_the_papers_figures():
 # -- ConFedMADE ----------------------------------------------------------------------------------------------
 
 
-def confedmade_run(folder, results, config=(), history=()):
+def confedmade_run(root, name, results, config=(), history=()):
+    """A run of three rounds of a row of table 3, finished with these results."""
+    folder = root / "table3" / f"{name}-seed1"
     folder.mkdir(parents=True)
-    settings = ConFedMADEOptions.parse(["--num-rounds", "3", "--seed", "1"]).config()
+    (row,) = (row for row in confedmade_tables.table(3).rows if row.name == name)
+    settings = ConFedMADEOptions.parse([*row.flags, "--num-rounds", "3", "--seed", "1"]).config()
     (folder / "config.json").write_text(json.dumps({**settings, **dict(config)}))
     (folder / "results.json").write_text(json.dumps({"num_tasks": 2, **results}))
     (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in history))
+    return folder
 
 
 def test_all_rows_have_flags_that_the_command_takes_and_figures_of_the_paper():
@@ -84,10 +88,9 @@ def test_all_rows_have_flags_that_the_command_takes_and_figures_of_the_paper():
 def test_table_3_of_finished_runs(tmp_path, capsys):
     nll = [[[80.0, None], [84.0, 90.0]]]
     scores = {"nll": nll, "average_nll": 87.0, "average_nll_task_known": 86.0, "forgetting": 4.0}
-    confedmade_run(tmp_path / "table3" / "mnist-confedmade-seed1", scores)
+    confedmade_run(tmp_path, "mnist-confedmade", scores)
     pooled = {"average_nll": 80.0, "average_nll_of_tasks": 82.0, "num_tasks": 1, "forgetting": None}
-    config = {"method": "offline", "num_clients": 1, "num_tasks": 1}
-    confedmade_run(tmp_path / "table3" / "mnist-offline-seed1", pooled, config)
+    confedmade_run(tmp_path, "mnist-offline", pooled, {"num_clients": 1, "num_tasks": 1})
     rows = ["mnist-confedmade", "mnist-offline"]
     reproduce_confedmade.reproduce(3, rows, [1], ["--num-rounds", "3"], str(tmp_path), 1)
     header, _, first, second, plot = capsys.readouterr().out.splitlines()
@@ -131,7 +134,7 @@ def test_what_is_not_finished_is_run_or_resumed(tmp_path, monkeypatch):
     (root / "cutoff-1-seed1").mkdir(parents=True)
     (root / "cutoff-1-seed1" / "config.json").write_text("{}")
     # Its results are there, but not what stands in them last.
-    confedmade_run(tmp_path / "table3" / "mnist-offline-seed1", {"average_nll": 80.0}, {"method": "offline"})
+    confedmade_run(tmp_path, "mnist-offline", {"average_nll": 80.0})
     with pytest.raises(
         RunError, match=r"1 of 2 runs failed; the first: cutoff-1-seed2 ended with exit code 3"
     ):
@@ -140,11 +143,19 @@ def test_what_is_not_finished_is_run_or_resumed(tmp_path, monkeypatch):
     assert [("--resume" in call, call[0]) for call in calls] == [
         (True, "confedmade"), (False, "confedmade"), (True, "confedmade"),
     ]  # fmt: skip
-    assert calls[0][1:7] == ["--dataset", "mnist", "--gate-cutoff", "0.1", "--seed", "1"]
+    assert calls[0][-7:] == [
+        "--gate-cutoff",
+        "0.1",
+        "--seed",
+        "1",
+        "--output-dir",
+        str(root / "cutoff-1-seed1"),
+        "--resume",
+    ]
 
 
 def test_other_settings_rows_and_flags_are_refused(tmp_path):
-    confedmade_run(tmp_path / "table3" / "mnist-confedmade-seed1", {})
+    confedmade_run(tmp_path, "mnist-confedmade", {})
     arguments = ([1], ["--num-rounds", "50"], str(tmp_path), 1)
     with pytest.raises(RunError, match="--num-rounds 3, not 50: give another --output-dir"):
         reproduce_confedmade.reproduce(3, ["mnist-confedmade"], *arguments)

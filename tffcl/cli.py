@@ -117,7 +117,11 @@ def reproduce_fedseit(
 @click.option("--seed", "seeds", type=int, multiple=True, default=(1, 2), show_default=True, help="Seeds.")
 @click.option("--num-rounds", type=click.IntRange(min=1), help="Rounds a task.  [default: 20]")
 @click.option("--num-epochs", type=click.IntRange(min=1), help="Epochs a round.  [default: 1]")
-@click.option("--num-clients", type=click.IntRange(min=1), help="Clients.  [default: 3; those of table 1]")
+@click.option(
+    "--num-clients",
+    type=click.IntRange(min=1),
+    help="Clients, where a row does not assign its tasks.  [default: 3; those of table 1]",
+)
 @click.option("--data-dir", metavar="DIR", help="As for `tffcl run confedmade`.")
 @click.option("--runtime", type=click.Choice(["local", "in-process"]), help="As for `tffcl run confedmade`.")
 @click.option(
