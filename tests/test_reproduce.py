@@ -112,10 +112,9 @@ def test_tables_2_and_4_measure_what_clients_lost_and_sent(tmp_path):
         }
         for number in (0, 1)
     ]
-    confedmade_run(
-        tmp_path / "run", {"bytes_up": [[1e6, 2e6], [0, 1e6]], "average_nll": 91.0}, history=rounds
-    )
-    measured = {name: of(tmp_path / "run") for name, of in reproduce_confedmade.MEASURES.items()}
+    results = {"bytes_up": [[1e6, 2e6], [0, 1e6]], "average_nll": 91.0}
+    folder = confedmade_run(tmp_path, "mnist-confedmade", results, history=rounds)
+    measured = {name: of(folder) for name, of in reproduce_confedmade.MEASURES.items()}
     assert measured["client, held out"] == 84.0
     assert measured["% of B"] == pytest.approx(100 * (30 + 20 + 30 + 21) / 400)
     assert measured["MB up"] == 4.0
