@@ -123,7 +123,16 @@ ROOMS = {
         "results_table",
         "write_plots",
     ],
-    "runtime": ["LocalRuntime", "Worker", "local", "quiet_logs", "set_local"],
+    "runtime": [
+        "InProcessRuntime",
+        "LocalRuntime",
+        "Worker",
+        "in_process",
+        "local",
+        "quiet_logs",
+        "set_in_process",
+        "set_local",
+    ],
     "streams": [
         "Task",
         "TaskStream",

@@ -12,14 +12,19 @@ from tffcl.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from tffcl.runtime.contexts import LocalRuntime, local, set_local
-    from tffcl.runtime.in_process_runtime import InProcessRuntime as InProcessRuntime
-    from tffcl.runtime.in_process_runtime import in_process as in_process
-    from tffcl.runtime.in_process_runtime import set_in_process as set_in_process
+    from tffcl.runtime.in_process_runtime import InProcessRuntime, in_process, set_in_process
 
-__all__ = ["LocalRuntime", "Worker", "local", "quiet_logs", "set_local"]
+__all__ = [
+    "InProcessRuntime",
+    "LocalRuntime",
+    "Worker",
+    "in_process",
+    "local",
+    "quiet_logs",
+    "set_in_process",
+    "set_local",
+]
 
-
-# Not in `__all__` as long as the list of public names, in tests/test_public_api.py, does not have them.
 _IN_PROCESS = ("InProcessRuntime", "in_process", "set_in_process")
 
 

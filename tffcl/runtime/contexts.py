@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 import grpc
 import tensorflow_federated as tff
 
-from tffcl.runtime import executor, stubs
+from tffcl.runtime import executor, stock, stubs
 from tffcl.runtime import worker as worker_lib
 
 _CHANNEL_OPTIONS = (
@@ -48,6 +48,7 @@ class LocalRuntime:
         self._channel = grpc.insecure_channel(self.worker.address, options=_CHANNEL_OPTIONS)
         self.context = create_context(self._channel, self.worker.describe)
         self._installed: list[Any] = []
+        stock.drop_at_exit()
 
     def close(self) -> None:
         """Ends the worker; computations in this runtime's context then raise `RunError`."""

@@ -14,7 +14,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow_federated.python.core.impl.types import type_conversions
 
 from tffcl import errors
-from tffcl.runtime import values
+from tffcl.runtime import stock, values
 from tffcl.runtime.graphs import GraphCache
 from tffcl.runtime.ingestion import Ingestion
 from tffcl.runtime.intrinsics import Scope
@@ -141,6 +141,7 @@ class InProcessRuntime:
         self._threads = ClientThreads(self.device, clients_at_once)
         self.context = InProcessContext(self._threads)
         self._installed: list[Any] = []
+        stock.drop_at_exit()
 
     def close(self) -> None:
         """Ends the threads; computations in this runtime's context then raise `RunError`."""
