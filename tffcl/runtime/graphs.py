@@ -12,12 +12,12 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as PySequence
-from collections.abc import Set as AbstractSet
 from typing import Any, Optional
 
 import tensorflow as tf
 
 from tffcl import errors
+from tffcl.runtime import graph_defs
 from tffcl.runtime.sequences import Sequence
 
 # The name that makes TensorFlow create a nameless variable, freed together with its last handle.
@@ -38,12 +38,13 @@ class GraphFunction:
 
         Args:
           proto: A `computation_pb2.TensorFlow`.
-          prefix: Keeps the tables of one graph apart from those of all others.
+          prefix: Keeps the functions and tables of one graph apart from those of all others.
         """
         graph_def = tf.compat.v1.GraphDef()
         proto.graph_def.Unpack(graph_def)
+        graph_defs.set_apart(graph_def, prefix)
         nodes = {node.name: node for node in graph_def.node}
-        self._variables = _free_variables(nodes, prefix)
+        self._variables = graph_defs.free_variables(nodes)
         self._parameter = _names(proto.parameter) if proto.HasField("parameter") else ()
         self._result = _names(proto.result)
         inputs = list(_flat(self._parameter))
@@ -132,51 +133,6 @@ def _flat(values: Values) -> Iterable[Any]:
         yield values.variant if isinstance(values, Sequence) else values
 
 
-def _free_variables(nodes: Mapping[str, Any], prefix: str) -> dict[str, tuple[tf.DType, tf.TensorShape]]:
-    """Turns the graph's variables into placeholders, and gives tables names of their own.
-
-    Returns:
-      The type and shape of each variable, by the name of its handle.
-    """
-    variables = {}
-    for node in nodes.values():
-        if node.op == "VarHandleOp":
-            dtype = tf.dtypes.as_dtype(node.attr["dtype"].type)
-            variables[f"{node.name}:0"] = dtype, tf.TensorShape(node.attr["shape"].shape)
-            node.op = "Placeholder"
-            node.ClearField("input")
-            node.ClearField("attr")
-            node.attr["dtype"].type = tf.resource.as_datatype_enum
-        elif "shared_name" in node.attr:
-            name = node.attr["shared_name"].s.decode() or node.name
-            node.attr["shared_name"].s = f"{prefix}_{name}".encode()
-    return variables
-
-
-def _needed(
-    nodes: Mapping[str, Any], targets: Iterable[str], feeds: AbstractSet[str]
-) -> tf.compat.v1.GraphDef:
-    """The nodes that some targets need, as a session would run them, in the order of the graph.
-
-    Nodes wait for no feed by a control edge: nothing stands in the feed's place once it is an argument.
-    """
-    found: set[str] = set()
-    waiting = [_node_name(target) for target in targets]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            kept = [each for each in nodes[name].input if each[0] != "^" or each[1:] not in feeds]
-            nodes[name].ClearField("input")
-            nodes[name].input.extend(kept)
-            waiting += map(_node_name, kept)
-    return tf.compat.v1.GraphDef(node=[node for name, node in nodes.items() if name in found])
-
-
-def _node_name(tensor: str) -> str:
-    return tensor.lstrip("^").split(":")[0]
-
-
 def _import(
     graph_def: tf.compat.v1.GraphDef,
     nodes: Mapping[str, Any],
@@ -187,13 +143,15 @@ def _import(
 ) -> Callable[..., Any]:
     """A concrete function from some tensors and variables of the graph to others, with an operation run first."""
     feeds = [*inputs, *variables]
-    part = _needed(nodes, [*outputs, *([operation] if operation else [])], set(map(_node_name, feeds)))
+    part = graph_defs.needed(
+        nodes, [*outputs, *([operation] if operation else [])], set(map(graph_defs.node_name, feeds))
+    )
     part.versions.CopyFrom(graph_def.versions)
     part.library.CopyFrom(graph_def.library)
     present = {node.name for node in part.node}
 
     def body(*tensors: tf.Tensor) -> Any:
-        given = {name: t for name, t in zip(feeds, tensors) if _node_name(name) in present}
+        given = {name: t for name, t in zip(feeds, tensors) if graph_defs.node_name(name) in present}
         targets = [operation] if operation else list(outputs)
         found = tf.graph_util.import_graph_def(part, given, targets, name="")
         if not operation:
@@ -201,7 +159,7 @@ def _import(
         with tf.control_dependencies(found):
             return [tf.constant(0)]
 
-    specs = [_spec(nodes[_node_name(name)]) for name in feeds]
+    specs = [_spec(nodes[graph_defs.node_name(name)]) for name in feeds]
     try:
         return tf.compat.v1.wrap_function(body, specs)
     except ValueError as error:

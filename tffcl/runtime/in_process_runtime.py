@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections import OrderedDict
 from typing import Any, Optional
@@ -111,7 +112,8 @@ _PREAMBLE = ("Graph execution error", "Detected at node", "<stack traces", "File
 
 def _one_line(error: tf.errors.OpError) -> str:
     lines = [line.strip() for line in str(error.message).split("\n") if line and not line[0].isspace()]
-    return next((line for line in lines if not line.startswith(_PREAMBLE)), type(error).__name__)
+    line = next((line for line in lines if not line.startswith(_PREAMBLE)), type(error).__name__)
+    return re.sub(r"\{\{.*?\}\}\s*", "", line)  # the name that TensorFlow has given to the function
 
 
 class InProcessRuntime:

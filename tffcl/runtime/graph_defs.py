@@ -1,0 +1,85 @@
+"""Graphs as TensorFlow writes them down, made fit to be imported into a process that has others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import tensorflow as tf
+
+
+def set_apart(graph_def: tf.compat.v1.GraphDef, prefix: str) -> None:
+    """Gives a graph's functions and tables names that no other graph has.
+
+    A process has one name space for them, and TFF's optimiser leaves functions of one name with several bodies.
+    """
+    names = {
+        function.signature.name: f"{prefix}_{function.signature.name}"
+        for function in graph_def.library.function
+    }
+    for function in graph_def.library.function:
+        function.signature.name = names[function.signature.name]
+        _rename_calls(function.node_def, names)
+    for gradient in graph_def.library.gradient:
+        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
+        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
+    _rename_calls(graph_def.node, names)
+    for node in graph_def.node:
+        if "shared_name" in node.attr and node.op != "VarHandleOp":
+            name = node.attr["shared_name"].s.decode() or node.name
+            node.attr["shared_name"].s = f"{prefix}_{name}".encode()
+
+
+def _rename_calls(nodes: Iterable[Any], names: Mapping[str, str]) -> None:
+    for node in nodes:
+        node.op = names.get(node.op, node.op)
+        for value in node.attr.values():
+            functions = (
+                [value.func] if value.HasField("func") else value.list.func if value.HasField("list") else ()
+            )
+            for function in functions:
+                function.name = names.get(function.name, function.name)
+
+
+def free_variables(nodes: Mapping[str, Any]) -> dict[str, tuple[tf.DType, tf.TensorShape]]:
+    """Turns a graph's variables into placeholders.
+
+    Returns:
+      The type and shape of each variable, by the name of its handle.
+    """
+    variables = {}
+    for node in nodes.values():
+        if node.op == "VarHandleOp":
+            dtype = tf.dtypes.as_dtype(node.attr["dtype"].type)
+            variables[f"{node.name}:0"] = dtype, tf.TensorShape(node.attr["shape"].shape)
+            node.op = "Placeholder"
+            node.ClearField("input")
+            node.ClearField("attr")
+            node.attr["dtype"].type = tf.resource.as_datatype_enum
+    return variables
+
+
+def needed(
+    nodes: Mapping[str, Any], targets: Iterable[str], feeds: AbstractSet[str]
+) -> tf.compat.v1.GraphDef:
+    """The nodes that some targets need, as a session would run them, in the order of the graph.
+
+    Nodes wait for no feed by a control edge: nothing stands in the feed's place once it is an argument.
+    """
+    found: set[str] = set()
+    waiting = [node_name(target) for target in targets]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            kept = [each for each in nodes[name].input if each[0] != "^" or each[1:] not in feeds]
+            nodes[name].ClearField("input")
+            nodes[name].input.extend(kept)
+            waiting += map(node_name, kept)
+    return tf.compat.v1.GraphDef(node=[node for name, node in nodes.items() if name in found])
+
+
+def node_name(tensor: str) -> str:
+    """The node of a tensor ("x:0") or of a control edge ("^x")."""
+    return tensor.lstrip("^").split(":")[0]
