@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import tensorflow as tf
 
 from tffcl.client_works import randomness
@@ -19,14 +17,13 @@ class Connectivity:
 
     Args:
       network: whose masks these are.
-      state: of a client, with `plan` where the network has one.
+      plan: int32 `[plan_size]`, of the client.
       round_num: int32, the server's count of rounds.
     """
 
-    def __init__(self, network: Network, state: Mapping[str, tf.Tensor], round_num: tf.Tensor):
-        self._network, self._round_num = network, round_num
-        self._plan = state["plan"] if network.plan_size else tf.zeros([0], tf.int32)
-        self._fixed = network.connectivity(self._plan, 0) if network.num_patterns == 1 else None
+    def __init__(self, network: Network, plan: tf.Tensor, round_num: tf.Tensor):
+        self._network, self._plan, self._round_num = network, plan, round_num
+        self._fixed = network.connectivity(plan, 0) if network.num_patterns == 1 else None
 
     def __call__(self, step: Step) -> tf.Tensor | None:
         """float32 `[kernels.size]` of zeros and ones; None where the network has no mask."""

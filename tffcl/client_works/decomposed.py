@@ -20,7 +20,7 @@ from tffcl.client_works import randomness
 from tffcl.client_works.connectivity import Connectivity
 from tffcl.client_works.decomposed_state import CURRENT, decomposed_state_type
 from tffcl.client_works.decomposition import Decomposition
-from tffcl.client_works.evaluation import evaluated, mean_loss
+from tffcl.client_works.evaluation import connected, evaluated, mean_loss
 from tffcl.client_works.exchange import Exchange
 from tffcl.client_works.optimizers import empty_variable
 from tffcl.client_works.outcome import all_finite, settle
@@ -65,11 +65,10 @@ class DecomposedWork(ClientWork):
         self.state_type = decomposed_state_type(network, self._adds_foreign)
         past = ("past_mask_logits", "past_adaptive", "past_reference") if self._retention.in_objective else ()
         foreign = ("foreign",) if self._adds_foreign else ()
-        plan = ("plan",) if network.plan_size else ()
         rounds = ("trained",) if network.starts_from_data else ()
-        self.train_reads = ("key", "task", "base", "schedule", *plan, *rounds, *CURRENT, *foreign, *past)
+        self.train_reads = ("key", "task", "base", "schedule", "plan", *rounds, *CURRENT, *foreign, *past)
         self.train_writes = ("base", "schedule", *rounds, *CURRENT, *past[1:2])
-        self.evaluate_type = OrderedDict((name, self.state_type[name]) for name in ("base", *plan, *CURRENT))
+        self.evaluate_type = OrderedDict((name, self.state_type[name]) for name in ("base", "plan", *CURRENT))
         self.evaluate_type["reference"] = self.state_type["past_reference"]
         if self._adds_foreign:
             self.evaluate_type["foreign_sum"] = self.state_type["base"]
@@ -98,16 +97,20 @@ class DecomposedWork(ClientWork):
             for name, kind in self.state_type.items()
         }
         base = shared[: self.network.kernels.size]
-        state.update(key=key, task=tf.constant(-1), base=base, schedule=self.training.fresh_schedule())
-        if self.plan_size:
-            state["plan"] = self.network.client_plan(plan, randomness.fold(key, randomness.PLAN))
-        return state
+        own_plan = self.network.client_plan(plan, randomness.fold(key, randomness.PLAN))
+        schedule = self.training.fresh_schedule()
+        return {
+            **state,
+            "key": key,
+            "task": tf.constant(-1),
+            "base": base,
+            "schedule": schedule,
+            "plan": own_plan,
+        }
 
     def _support(self, state: Tensors) -> tf.Tensor | None:
         """The entries that the exchange is limited to, float32 `[size]`; None for all."""
-        if not (self.plan_size and self.options.connectivity_aware):
-            return None
-        return self.network.support(state["plan"])
+        return self.network.support(state["plan"]) if self.options.connectivity_aware else None
 
     # -- task borders ----------------------------------------------------------------------------------------
 
@@ -213,17 +216,17 @@ class DecomposedWork(ClientWork):
         key = randomness.round_key(state["key"], state["task"], round_num)
         if self._adds_foreign:  # once a round: every step reads them
             state = dict(state, foreign=self.network.kernels.columns(state["foreign"]))
-        connectivity = Connectivity(self.network, state, round_num)
+        connectivity = Connectivity(self.network, state["plan"], round_num)
 
-        def loss_fn(rows: Tensors, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-            mask, batch = connectivity(step), self.network.batch(data["train"], rows["row"])
+        def loss_fn(rows: tf.Tensor, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
+            mask, batch = connectivity(step), self.network.batch(data["train"], rows)
             return self._objective(variables, state, incoming, data["context"], batch, step.key, mask)
 
         def validation_fn() -> tf.Tensor:
             return self._validation_loss(variables, state, data)
 
-        numbers = {"row": tf.range(num_examples(data["train"]))}
-        schedule, metrics = loop.run(loss_fn, validation_fn, numbers, state["schedule"], key)
+        count = num_examples(data["train"])
+        schedule, metrics = loop.run(loss_fn, validation_fn, count, state["schedule"], key)
         changed = {name: variable.read_value() for name, variable in variables.items()}
         changed["schedule"] = schedule
         if self.network.starts_from_data:
@@ -251,8 +254,7 @@ class DecomposedWork(ClientWork):
         """FedSeIT eq. 5 and ConFedMADE eq. 6 on one batch: (objective, mean task loss)."""
         options, network = self.options, self.network
         values = {name: read(variable) for name, variable in variables.items()}
-        kernel = self._kernel(values, state)
-        kernel = kernel if connectivity is None else kernel * connectivity
+        kernel = connected(self._kernel(values, state), connectivity)
         losses = network.losses(kernel, values["local"], values["attention"], context, batch, key)
         task_loss = tf.reduce_mean(losses)
         objective = task_loss
@@ -284,14 +286,11 @@ class DecomposedWork(ClientWork):
         rows = foreign if isinstance(foreign, tf.Tensor) else foreign[0]
         return foreign_sum(self.network.kernels, attention[: tf.shape(rows)[0]], foreign)
 
-    def _plan(self, state: Tensors) -> tf.Tensor:
-        return state["plan"] if self.plan_size else tf.zeros([0], tf.int32)
-
     def _validation_loss(self, variables: Variables, state: Tensors, data: Mapping[str, Any]) -> tf.Tensor:
         values = {name: read(variable) for name, variable in variables.items()}
         held_out = {"context": data["context"], "examples": data["validation"]}
         kernel, local, attention = self._kernel(values, state), values["local"], values["attention"]
-        return mean_loss(self.network, kernel, local, attention, self._plan(state), held_out)
+        return mean_loss(self.network, kernel, local, attention, state["plan"], held_out)
 
     def _outcome(
         self,
@@ -315,9 +314,7 @@ class DecomposedWork(ClientWork):
 
     def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
         past = len(state["past_local"])
-        view = OrderedDict(base=state["base"])
-        if self.plan_size:
-            view["plan"] = state["plan"]
+        view = OrderedDict(base=state["base"], plan=state["plan"])
         for name in CURRENT:
             view[name] = state[f"past_{name}"][task] if task < past else state[name]
         view["reference"] = state["past_reference"][task : task + 1]
@@ -334,8 +331,8 @@ class DecomposedWork(ClientWork):
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """One task's own mask, adaptive, attention and local parameters on examples: see `evaluated`."""
         data = {"context": context, "examples": examples}
-        kernel, plan = self.evaluated_kernel(view), self._plan(view)
-        return evaluated(self.network, kernel, view["local"], view["attention"], plan, data)
+        kernel = self.evaluated_kernel(view)
+        return evaluated(self.network, kernel, view["local"], view["attention"], view["plan"], data)
 
     def evaluated_kernel(self, view: Tensors) -> tf.Tensor:
         """The kernel with A pruned, before connectivity, float32 `[size]`.

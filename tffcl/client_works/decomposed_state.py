@@ -25,9 +25,8 @@ def decomposed_state_type(network: Network, adds_foreign: bool) -> OrderedDict:
         task=tff.TensorType(np.int32),
         base=floats(size),
         schedule=floats(4),
+        plan=tff.TensorType(np.int32, [network.plan_size]),
     )
-    if network.plan_size:
-        state["plan"] = tff.TensorType(np.int32, [network.plan_size])
     if network.starts_from_data:
         state["trained"] = tff.TensorType(np.int32)  # rounds of this task
     state.update(

@@ -60,7 +60,11 @@ def mean_loss(
 
 def masked(network: Network, kernels: tf.Tensor, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor:
     """The kernels times the connectivity of one pattern, where the network has any (ConFedMADE eq. 5)."""
-    connectivity = network.connectivity(plan, pattern)
+    return connected(kernels, network.connectivity(plan, pattern))
+
+
+def connected(kernels: tf.Tensor, connectivity: tf.Tensor | None) -> tf.Tensor:
+    """The kernels under a mask, float32 `[kernels.size]`; None masks nothing."""
     return kernels if connectivity is None else kernels * connectivity
 
 

@@ -19,9 +19,6 @@ from tffcl.models.network import Network, Tensors
 # From the most examples that are to be drawn to F, float32 `[kernels.size]`.
 Measure = Callable[[int], tf.Tensor]
 
-# What a task's key is folded with for the examples that are drawn; apart from all uses in `randomness`.
-_EXAMPLES = 6
-
 
 def fisher_of_client(
     network: Network,
@@ -41,7 +38,7 @@ def fisher_of_client(
       data: `context` and `train`.
       round_num: int32; the draw hangs from it, too, where it is given.
     """
-    key = randomness.fold(randomness.fold(state["key"], state["task"]), _EXAMPLES)
+    key = randomness.fold(randomness.fold(state["key"], state["task"]), randomness.EXAMPLES)
     if round_num is not None:
         key = randomness.fold(key, round_num)
     drawn_from = {"context": data["context"], "examples": data["train"]}

@@ -16,12 +16,12 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.client_works import randomness
 from tffcl.client_works.connectivity import Connectivity
-from tffcl.client_works.evaluation import evaluated, mean_loss
+from tffcl.client_works.evaluation import connected, evaluated, mean_loss
 from tffcl.client_works.fisher import fisher_of_client
 from tffcl.client_works.optimizers import empty_variable
 from tffcl.client_works.outcome import all_finite, settle
 from tffcl.client_works.penalised import Penalised, Penalties
-from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop
+from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop, num_examples
 from tffcl.models.network import Network
 from tffcl.templates import ClientWork
 
@@ -138,12 +138,11 @@ class PlainWork(ClientWork):
             base.assign(incoming)
             local.assign(state["local"])
             key = randomness.round_key(state["key"], state["task"], round_num)
-            connectivity = Connectivity(self.network, state, round_num)
+            connectivity = Connectivity(self.network, state["plan"], round_num)
 
-            def loss_fn(batch: Tensors, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-                kernels = base.read_value()
-                mask = connectivity(step)
-                weights = kernels if mask is None else kernels * mask
+            def loss_fn(rows: tf.Tensor, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
+                kernels, batch = base.read_value(), self.network.batch(data["train"], rows)
+                weights = connected(kernels, connectivity(step))
                 parts = (local.read_value(), self._attention(), data["context"])
                 loss = tf.reduce_mean(self.network.losses(weights, *parts, batch, step.key))
                 drift = tf.reduce_sum(tf.square(kernels - incoming)) if self._proximal else 0.0
@@ -155,7 +154,8 @@ class PlainWork(ClientWork):
                 parts = (base.read_value(), local.read_value(), self._attention(), state["plan"])
                 return mean_loss(self.network, *parts, held_out)
 
-            schedule, metrics = loop.run(loss_fn, validation_fn, data["train"], state["schedule"], key)
+            count = num_examples(data["train"])
+            schedule, metrics = loop.run(loss_fn, validation_fn, count, state["schedule"], key)
             trained = {"local": local.read_value(), "schedule": schedule}
             return self._outcome(base.read_value(), trained, state, incoming, data, round_num, metrics)
 

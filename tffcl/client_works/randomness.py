@@ -11,7 +11,7 @@ import tensorflow as tf
 from tffcl.client_works.training import Step
 
 # What a task's key is folded with, so that no two uses draw the same numbers; rounds count upwards from the last.
-BASE, LOCAL, ATTENTION, PLAN, ROUNDS = 1, 2, 3, 4, 1000
+BASE, LOCAL, ATTENTION, PLAN, EXAMPLES, ROUNDS = 1, 2, 3, 4, 6, 1000
 
 
 def root_key(seed: int) -> tf.Tensor:

@@ -31,7 +31,8 @@ class Step(NamedTuple):
     number: tf.Tensor
 
 
-LossFn = Callable[[Mapping[str, tf.Tensor], Step], "tuple[tf.Tensor, tf.Tensor]"]
+# From the numbers of a step's examples, int32 `[n]`, to (objective, task loss).
+LossFn = Callable[[tf.Tensor, Step], "tuple[tf.Tensor, tf.Tensor]"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,16 +103,16 @@ class TrainingLoop:
         self,
         loss_fn: LossFn,
         validation_fn: Callable[[], tf.Tensor],
-        examples: Mapping[str, tf.Tensor],
+        count: tf.Tensor,
         schedule: tf.Tensor,
         key: tf.Tensor,
     ) -> tuple[tf.Tensor, OrderedDict]:
         """Runs up to `num_epochs` epochs.
 
         Args:
-          loss_fn: `(batch, step) -> (objective, task loss)`, scalars; reads the variables.
+          loss_fn: `(rows, step) -> (objective, task loss)`, scalars, for examples number `rows`; reads the variables.
           validation_fn: `() -> loss`, a scalar that is not finite when there is no validation set.
-          examples: tensors `[N, ...]`; N may be 0.
+          count: N, int32, examples; may be 0.
           schedule: float32 `[4]`, see `LocalTraining.fresh_schedule`.
           key: int32 `[2]`.
 
@@ -119,7 +120,6 @@ class TrainingLoop:
           The schedule after the round; metrics `loss` (mean task loss of the last epoch), `validation_loss`,
           `epochs` and `examples`.
         """
-        count = num_examples(examples)
         steps = -(-count // self._config.batch_size)
         states = tuple(
             self._optimizer.begin(slots, group.variables) for slots, group in zip(self._slots, self._groups)
@@ -134,7 +134,7 @@ class TrainingLoop:
         ) -> tuple:
             epoch_key = tf.random.experimental.stateless_fold_in(key, epoch)
             start = Step(epoch_key, epoch, tf.constant(0))
-            states, loss = self._epoch(loss_fn, examples, count, steps, states, schedule[0], start)
+            states, loss = self._epoch(loss_fn, count, steps, states, schedule[0], start)
             validation = validation_fn()
             schedule, running = self._reschedule(schedule, validation)
             return epoch + 1, running, schedule, states, loss, validation
@@ -148,7 +148,6 @@ class TrainingLoop:
     def _epoch(
         self,
         loss_fn: LossFn,
-        examples: Mapping[str, tf.Tensor],
         count: tf.Tensor,
         steps: tf.Tensor,
         states: Any,
@@ -161,12 +160,11 @@ class TrainingLoop:
 
         def one_step(step: tf.Tensor, states: Any, total: tf.Tensor) -> tuple[tf.Tensor, Any, tf.Tensor]:
             rows = order[step * size : (step + 1) * size]
-            batch = {name: tf.gather(values, rows) for name, values in examples.items()}
             here = Step(tf.random.experimental.stateless_fold_in(first.key, step + 1), first.epoch, step)
             variables = [v for group in self._groups for v in group.variables]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(variables)
-                objective, task_loss = loss_fn(batch, here)
+                objective, task_loss = loss_fn(rows, here)
             gradients = tape.gradient(
                 objective, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
             )
