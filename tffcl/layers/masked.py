@@ -23,6 +23,14 @@ def _checked(connectivity: Any, shape: tf.TensorShape) -> np.ndarray:
     return mask
 
 
+def _add_connectivity(layer: tf.keras.layers.Layer, connectivity: Any, shape: tf.TensorShape) -> tf.Variable:
+    """The non-trainable variable M of a layer that is being built."""
+    mask = _checked(connectivity, shape)
+    variable = layer.add_weight("connectivity", mask.shape, trainable=False, initializer="ones")
+    variable.assign(mask)
+    return variable
+
+
 @tf.keras.utils.register_keras_serializable("tffcl")
 class MaskedDense(tf.keras.layers.Dense):
     """`Dense` with kernel W * M.
@@ -44,9 +52,7 @@ class MaskedDense(tf.keras.layers.Dense):
 
     def build(self, input_shape: Any) -> None:
         super().build(input_shape)
-        mask = _checked(self._given, self.kernel.shape)
-        self.connectivity = self.add_weight("connectivity", mask.shape, trainable=False, initializer="ones")
-        self.connectivity.assign(mask)
+        self.connectivity = _add_connectivity(self, self._given, self.kernel.shape)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         # As in the decomposed layers: Keras's own call multiplies by whatever stands in self.kernel.
@@ -86,9 +92,7 @@ class DecomposedMaskedDense(DecomposedDense):
 
     def build(self, input_shape: Any) -> None:
         super().build(input_shape)
-        mask = _checked(self._given, self.base.shape)
-        self.connectivity = self.add_weight("connectivity", mask.shape, trainable=False, initializer="ones")
-        self.connectivity.assign(mask)
+        self.connectivity = _add_connectivity(self, self._given, self.base.shape)
 
     @property
     def theta(self) -> tf.Tensor:

@@ -108,7 +108,7 @@ class MADENetwork(Network):
         moves = [tf.zeros(tf.stack([count, width])) for width in widths]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(moves)
-            layer_inputs, logits = self._moved(parts, inputs, moves)
+            layer_inputs, logits = self._forward(parts, inputs, moves)
             losses = _negative_log(logits, inputs, context, examples)
         deltas = [tf.square(delta) for delta in tape.gradient(losses, moves)]
         names = [f"hidden_{layer}" for layer in range(len(self.config.hidden))] + ["output"]
@@ -121,21 +121,6 @@ class MADENetwork(Network):
         squares.update((f"bias_{name}", tf.reduce_sum(delta, axis=0)) for name, delta in zip(names, deltas))
         return self.kernels.join({name: squares[name] for name, _ in self.kernels.parts})
 
-    def _moved(
-        self, parts: dict[str, tf.Tensor], inputs: tf.Tensor, moves: list[tf.Tensor]
-    ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """What enters each layer, and the logits, when `moves` are added to the sums that enter units."""
-        entering, activation = [inputs], ACTIVATIONS[self.config.activation]
-        for layer, move in enumerate(moves[:-1]):
-            sums = tf.matmul(entering[-1], parts[f"hidden_{layer}"]) + parts[f"bias_hidden_{layer}"]
-            entering.append(activation(sums + move))
-        logits = parts["bias_output"] + moves[-1]
-        if self.config.hidden:
-            logits += tf.matmul(entering[-1], parts["output"])
-        if self.config.direct:
-            logits += tf.matmul(inputs, parts["direct"])
-        return entering, logits
-
     def logits(self, kernels: tf.Tensor, local: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
         """What the sigmoid of eq. 3 is taken of: log-odds of each dimension given those before it.
 
@@ -147,14 +132,21 @@ class MADENetwork(Network):
         Returns:
           float32 `[N, D]`.
         """
-        parts = self.parts(kernels, local)
-        logits = parts["bias_output"]
+        return self._forward(self.parts(kernels, local), inputs)[1]
+
+    def _forward(
+        self, parts: dict[str, tf.Tensor], inputs: tf.Tensor, moves: list[tf.Tensor] | None = None
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """What enters each layer, and the logits; `moves` are added to the sums that enter units."""
+        entering = [inputs]
+        logits = parts["bias_output"] if moves is None else parts["bias_output"] + moves[-1]
         if self.config.hidden:
             sums = tf.matmul(inputs, parts["hidden_0"]) + parts["bias_hidden_0"]
-            logits += tf.matmul(self.last_units(parts, sums), parts["output"])
+            entering += self._units(parts, sums, moves)
+            logits += tf.matmul(entering[-1], parts["output"])
         if self.config.direct:
             logits += tf.matmul(inputs, parts["direct"])
-        return logits
+        return entering, logits
 
     def parts(self, kernels: tf.Tensor, local: tf.Tensor) -> dict[str, tf.Tensor]:
         """Kernels and biases by name."""
@@ -162,11 +154,18 @@ class MADENetwork(Network):
 
     def last_units(self, parts: dict[str, tf.Tensor], sums: tf.Tensor) -> tf.Tensor:
         """Units of the last hidden layer, float32 `[N, H]`, from what goes into the first, `[N, H1]`."""
+        return self._units(parts, sums)[-1]
+
+    def _units(
+        self, parts: dict[str, tf.Tensor], sums: tf.Tensor, moves: list[tf.Tensor] | None = None
+    ) -> list[tf.Tensor]:
+        """Units of each hidden layer from what goes into the first; `moves` as in `_forward`."""
         activation = ACTIVATIONS[self.config.activation]
-        units = activation(sums)
-        for layer in range(1, len(self.config.hidden)):
-            units = tf.matmul(units, parts[f"hidden_{layer}"]) + parts[f"bias_hidden_{layer}"]
-            units = activation(units)
+        units: list[tf.Tensor] = []
+        for layer in range(len(self.config.hidden)):
+            if layer:
+                sums = tf.matmul(units[-1], parts[f"hidden_{layer}"]) + parts[f"bias_hidden_{layer}"]
+            units.append(activation(sums if moves is None else sums + moves[layer]))
         return units
 
     # -- connectivity --------------------------------------------------------------------------------------------
