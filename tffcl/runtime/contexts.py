@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 import grpc
 import tensorflow_federated as tff
 
-from tffcl.runtime import executor, stock, stubs
+from tffcl.runtime import executor, stubs
 from tffcl.runtime import worker as worker_lib
+from tffcl.runtime.runtime import Runtime
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -31,12 +32,8 @@ def create_context(channel: grpc.Channel, describe: Callable[[], str]) -> tff.fr
     )
 
 
-class LocalRuntime:
-    """A worker on this machine together with the TFF context that uses it.
-
-    As a context manager it installs its context in the current thread, and on leaving takes it away and
-    ends the worker. TFF's contexts belong to threads: another thread has to enter a runtime of its own.
-    """
+class LocalRuntime(Runtime):
+    """A worker on this machine together with the TFF context that uses it; closing it ends the worker."""
 
     def __init__(self, num_threads: Optional[int] = None) -> None:
         """Starts the worker, which takes about a second.
@@ -46,26 +43,12 @@ class LocalRuntime:
         """
         self.worker = worker_lib.Worker(num_threads)
         self._channel = grpc.insecure_channel(self.worker.address, options=_CHANNEL_OPTIONS)
-        self.context = create_context(self._channel, self.worker.describe)
-        self._installed: list[Any] = []
-        stock.drop_at_exit()
+        super().__init__(create_context(self._channel, self.worker.describe))
 
     def close(self) -> None:
         """Ends the worker; computations in this runtime's context then raise `RunError`."""
         self._channel.close()
         self.worker.close()
-
-    def __enter__(self) -> LocalRuntime:
-        installed = tff.framework.get_context_stack().install(self.context)
-        installed.__enter__()
-        self._installed.append(installed)
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        try:
-            self._installed.pop().__exit__(*exc_info)
-        finally:
-            self.close()
 
 
 def local(num_threads: Optional[int] = None) -> LocalRuntime:
@@ -92,6 +75,4 @@ def set_local(num_threads: Optional[int] = None) -> LocalRuntime:
     Returns:
       The runtime; its worker ends with this process at the latest.
     """
-    runtime = LocalRuntime(num_threads)
-    tff.framework.set_default_context(runtime.context)
-    return runtime
+    return LocalRuntime(num_threads).set_default()

@@ -15,11 +15,12 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow_federated.python.core.impl.types import type_conversions
 
 from tffcl import errors
-from tffcl.runtime import stock, values
+from tffcl.runtime import values
 from tffcl.runtime.graphs import GraphCache
 from tffcl.runtime.ingestion import Ingestion
 from tffcl.runtime.intrinsics import Scope
 from tffcl.runtime.plans import Plan, Planner
+from tffcl.runtime.runtime import Runtime
 from tffcl.runtime.threads import ClientThreads
 
 logger = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ def _one_line(error: tf.errors.OpError) -> str:
     return re.sub(r"\{\{.*?\}\}\s*", "", line)  # the name that TensorFlow has given to the function
 
 
-class InProcessRuntime:
+class InProcessRuntime(Runtime):
     """TFF's context for this process; as a context manager it installs it in the current thread.
 
     Attributes:
@@ -141,26 +142,12 @@ class InProcessRuntime:
             raise errors.InputError(f"clients_at_once: expected at least 1, or None; found {clients_at_once}")
         self.device = None if device is None else _find_device(device)
         self._threads = ClientThreads(self.device, clients_at_once)
-        self.context = InProcessContext(self._threads)
-        self._installed: list[Any] = []
-        stock.drop_at_exit()
+        super().__init__(InProcessContext(self._threads))
 
     def close(self) -> None:
         """Ends the threads; computations in this runtime's context then raise `RunError`."""
         self.context.closed = True
         self._threads.close()
-
-    def __enter__(self) -> InProcessRuntime:
-        installed = tff.framework.get_context_stack().install(self.context)
-        installed.__enter__()
-        self._installed.append(installed)
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        try:
-            self._installed.pop().__exit__(*exc_info)
-        finally:
-            self.close()
 
 
 def _find_device(name: str) -> str:
@@ -206,6 +193,4 @@ def set_in_process(device: Optional[str] = None, clients_at_once: Optional[int] 
     Raises:
       InputError: If there is no such device.
     """
-    runtime = InProcessRuntime(device, clients_at_once)
-    tff.framework.set_default_context(runtime.context)
-    return runtime
+    return InProcessRuntime(device, clients_at_once).set_default()
