@@ -12,7 +12,7 @@ from tffcl import transfers
 from tffcl.commands import vector_data
 from tffcl.commands.confedmade_flags import DECOMPOSED
 from tffcl.commands.confedmade_options import ConFedMADEOptions
-from tffcl.commands.running import choose_directory, open_runtime, show
+from tffcl.commands.running import choose_directory, learn, open_runtime, show
 from tffcl.datasets import BinaryVectors
 from tffcl.streams import TaskStream
 
@@ -36,21 +36,11 @@ def run(options: ConFedMADEOptions) -> None:
     from tffcl.commands import made_results
 
     options = with_defaults(options)
+    data = program.DensityClientData(vectors, vector_data.pooled(options.method, stream))
     transfer = build_transfer(options)
     process = build_process(options, vectors.width, transfer)
     with open_runtime(options):
-        program.run_program(
-            process,
-            program.DensityClientData(vectors, vector_data.pooled(options.method, stream)),
-            transfer,
-            num_rounds=options.num_rounds,
-            seed=options.seed,
-            clients_per_round=options.clients_per_round,
-            evaluate_every=options.evaluate_every,
-            output_dir=folder,
-            resume=options.resume,
-            config=config_of(options, vectors, stream),
-        )
+        learn(options, process, data, transfer, folder, config_of(options, vectors, stream))
         made_results.complete(folder, options, process, vectors, stream)
     show(folder)
 

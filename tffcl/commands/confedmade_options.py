@@ -45,7 +45,6 @@ class ConFedMADEOptions(RunOptions):
     same_order: bool
     overlap: float
     assign: Assigned
-    num_rounds: int
     num_epochs: int
     batch_size: int
     learning_rate: float

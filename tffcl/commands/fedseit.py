@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tffcl import datasets, transfers
 from tffcl.commands import text_data
 from tffcl.commands.fedseit_options import FedSeITOptions
-from tffcl.commands.running import choose_directory, open_runtime, show
+from tffcl.commands.running import choose_directory, learn, open_runtime, show
 
 if TYPE_CHECKING:
     from tffcl.templates import ContinualProcess
@@ -34,18 +34,7 @@ def run(options: FedSeITOptions) -> None:
     transfer = build_transfer(options)
     process = build_process(options, encoded.embedding.shape[1], transfer)
     with open_runtime(options):
-        program.run_program(
-            process,
-            data,
-            transfer,
-            num_rounds=options.num_rounds,
-            seed=options.seed,
-            clients_per_round=options.clients_per_round,
-            evaluate_every=options.evaluate_every,
-            output_dir=folder,
-            resume=options.resume,
-            config=config_of(options, encoded),
-        )
+        learn(options, process, data, transfer, folder, config_of(options, encoded))
     show(folder)
 
 

@@ -94,7 +94,6 @@ class FedSeITOptions(RunOptions):
     embeddings: Optional[str]
     num_tasks: int
     labels_per_task: int
-    num_rounds: int
     num_epochs: int
     patience: int
     batch_size: int

@@ -102,11 +102,15 @@ def _clients(
     """The densities of every client, from the run's last checkpoint."""
     config = reports.load_results(folder)["config"]
     network = _network(options, vectors.width, process.num_foreign)
+    work = None
+    if options.method in DECOMPOSED:
+        training, decomposition = confedmade.training_of(options), confedmade.decomposition_of(options)
+        work = client_works.DecomposedWork(network, training, decomposition)
     settings = Settings(config["num_rounds"], config["seed"])
     template = first_state(process, config["num_clients"], settings)
     found = checkpoint.Checkpoints(folder / "checkpoints").restore(template)
     state = template if found is None else found[0]
-    return [_density(options, network, process, state, client) for client in range(len(state.store))]
+    return [_density(work, network, process, state, client) for client in range(len(state.store))]
 
 
 def _network(options: ConFedMADEOptions, width: int, num_foreign: int) -> models.MADENetwork:
@@ -117,7 +121,7 @@ def _network(options: ConFedMADEOptions, width: int, num_foreign: int) -> models
 
 
 def _density(
-    options: ConFedMADEOptions,
+    work: client_works.DecomposedWork | None,
     network: models.MADENetwork,
     process: ContinualProcess,
     state: RunState,
@@ -127,13 +131,8 @@ def _density(
     tasks = []
     for task in range(state.task):
         view = {name: tf.convert_to_tensor(value) for name, value in process.task_view(held, task).items()}
-        if options.method in DECOMPOSED:
-            work = client_works.DecomposedWork(
-                network, confedmade.training_of(options), confedmade.decomposition_of(options)
-            )
-            kernels = work.evaluated_kernel(view)
-        else:
-            kernels = state.server["shared"][: network.kernels.size]
+        shared = state.server["shared"][: network.kernels.size]
+        kernels = shared if work is None else work.evaluated_kernel(view)
         tasks.append((kernels, view["local"]))
     return Density(network, held["plan"], tasks)
 

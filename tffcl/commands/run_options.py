@@ -58,6 +58,7 @@ class RunOptions:
     dataset: Optional[str]
     data_dir: Optional[str]
     num_clients: int
+    num_rounds: int
     clients_per_round: Optional[int]
     evaluate_every: str
     seed: int

@@ -5,13 +5,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pathlib
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from tffcl import reports
 from tffcl.commands.entry import say
 from tffcl.commands.run_options import RunOptions
 from tffcl.errors import run_exists
+
+if TYPE_CHECKING:
+    from tffcl.program import ClientData
+    from tffcl.templates import ContinualProcess
+    from tffcl.transfers import Transfer
 
 
 def choose_directory(options: RunOptions, dataset: str) -> pathlib.Path:
@@ -38,6 +47,39 @@ def open_runtime(options: RunOptions) -> contextlib.AbstractContextManager:
     if options.runtime == "in-process":
         return runtime.in_process()
     return runtime.local()
+
+
+def learn(
+    options: RunOptions,
+    process: ContinualProcess,
+    data: ClientData,
+    transfer: Transfer,
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+) -> None:
+    """All tasks and rounds that the flags ask for, in the TFF runtime that is entered."""
+    from tffcl import program
+
+    program.run_program(
+        process,
+        data,
+        transfer,
+        num_rounds=options.num_rounds,
+        seed=options.seed,
+        clients_per_round=options.clients_per_round,
+        evaluate_every=options.evaluate_every,
+        output_dir=folder,
+        resume=options.resume,
+        config=config,
+    )
+
+
+def checksum(arrays: Iterable[np.ndarray]) -> str:
+    """A short sum over all data of a run, so that it is not resumed with other ones."""
+    total = 0
+    for array in arrays:
+        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
+    return f"{total:08x}"
 
 
 def show(folder: pathlib.Path) -> None:

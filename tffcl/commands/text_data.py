@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
-import zlib
 from typing import Optional
-
-import numpy as np
 
 from tffcl import datasets, errors, streams
 from tffcl.commands.entry import say
 from tffcl.commands.fedseit_options import FedSeITOptions
+from tffcl.commands.running import checksum
 from tffcl.datasets import glove_package, registry
 
 DEFAULT_DATASET = "trec6"
@@ -101,13 +99,12 @@ def split(options: FedSeITOptions, encoded: datasets.EncodedTextDataset) -> stre
 
 def fingerprint(encoded: datasets.EncodedTextDataset) -> str:
     """A short sum over documents and word vectors, so that a run is not resumed with other ones."""
-    total = 0
-    for array in (
-        encoded.embedding,
-        encoded.train_tokens,
-        encoded.train_labels,
-        encoded.test_tokens,
-        encoded.test_labels,
-    ):
-        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
-    return f"{total:08x}"
+    return checksum(
+        [
+            encoded.embedding,
+            encoded.train_tokens,
+            encoded.train_labels,
+            encoded.test_tokens,
+            encoded.test_labels,
+        ]
+    )

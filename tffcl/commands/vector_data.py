@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Sequence
 from typing import Any, Optional
-
-import numpy as np
 
 from tffcl import datasets, streams
 from tffcl.commands.confedmade_options import ConFedMADEOptions
 from tffcl.commands.entry import say
+from tffcl.commands.running import checksum
 from tffcl.datasets import BinaryVectors, image_registry
 from tffcl.errors import InputError, StreamError
 
@@ -138,10 +135,4 @@ def image_shape(vectors: BinaryVectors) -> Optional[tuple[int, int]]:
 
 def fingerprint(vectors: BinaryVectors) -> str:
     """A short sum over all vectors and labels, so that a run is not resumed with other ones."""
-    total = 0
-    arrays: Sequence[np.ndarray] = (
-        vectors.train_x, vectors.train_labels, vectors.test_x, vectors.test_labels,
-    )  # fmt: skip
-    for array in arrays:
-        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
-    return f"{total:08x}"
+    return checksum([vectors.train_x, vectors.train_labels, vectors.test_x, vectors.test_labels])
