@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tffcl.metrics.matrices import mean_of_known, score_tensor
+from tffcl.metrics.matrices import mean_of_known, mean_so_far, score_tensor
 
 
 def average_nll(nll: ArrayLike) -> np.ndarray:
@@ -24,8 +24,7 @@ def average_nll(nll: ArrayLike) -> np.ndarray:
     Raises:
       InputError: `nll` is not [C, T, T].
     """
-    tensor = score_tensor(nll, "nll")
-    return np.array([mean_of_known(tensor[:, t, : t + 1]) for t in range(tensor.shape[1])])
+    return mean_so_far(score_tensor(nll, "nll"))
 
 
 def base_task_nll(nll: ArrayLike) -> np.ndarray:

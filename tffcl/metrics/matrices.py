@@ -58,7 +58,11 @@ def average_accuracy(accuracy: ArrayLike) -> np.ndarray:
     Raises:
       InputError: `accuracy` is not [C, T, T].
     """
-    tensor = score_tensor(accuracy, "accuracy")
+    return mean_so_far(score_tensor(accuracy, "accuracy"))
+
+
+def mean_so_far(tensor: np.ndarray) -> np.ndarray:
+    """After each task t: mean of [C, T, T] over clients and tasks i <= t, float64 [T]."""
     return np.array([mean_of_known(tensor[:, t, : t + 1]) for t in range(tensor.shape[1])])
 
 

@@ -52,6 +52,32 @@ class ClientData(Protocol):
         """Task number `task` (0 .. T-1) of client number `client` (0 .. C-1); the same at every call."""
 
 
+def check_rows(stream: TaskStream, name: str, what: str, num_train: int, num_test: int) -> None:
+    """Checks that a data set has the examples that a stream asks for.
+
+    Args:
+      stream: which examples belong to which client and task.
+      name: of the data set, for the message.
+      what: an example is, for the message.
+      num_train: training examples that there are.
+      num_test: test examples that there are.
+
+    Raises:
+      InputError: names the first client and task that ask for more.
+    """
+    for task in (task for tasks in stream.tasks for task in tasks):
+        for split, size, wanted in (
+            ("train", num_train, (task.train, task.validation)),
+            ("test", num_test, (task.test,)),
+        ):
+            largest = max((int(rows.max()) for rows in wanted if len(rows)), default=-1)
+            if largest >= size:
+                raise InputError(
+                    f"client {task.client}, task {task.task}: asks for {split} {what} {largest}, but {name!r} has "
+                    f"{size}; was the stream made of another data set?"
+                )
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextClientData:
     """Documents divided by a stream; each set carries only the word vectors that it uses.
@@ -71,17 +97,8 @@ class TextClientData:
     stream: TaskStream
 
     def __post_init__(self) -> None:
-        for name in ("train", "test"):
-            size = len(getattr(self.dataset, f"{name}_tokens"))
-            for tasks in self.stream.tasks:
-                for task in tasks:
-                    wanted = [task.train, task.validation] if name == "train" else [task.test]
-                    largest = max((int(rows.max()) for rows in wanted if len(rows)), default=-1)
-                    if largest >= size:
-                        raise InputError(
-                            f"client {task.client}, task {task.task}: asks for {name} document {largest}, "
-                            f"but {self.dataset.name!r} has {size}; was the stream made of another data set?"
-                        )
+        data = self.dataset
+        check_rows(self.stream, data.name, "document", len(data.train_tokens), len(data.test_tokens))
 
     @property
     def num_clients(self) -> int:

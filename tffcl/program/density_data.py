@@ -10,7 +10,7 @@ import numpy as np
 from tffcl.datasets import BinaryVectors
 from tffcl.errors import InputError
 from tffcl.models import ABSENT
-from tffcl.program.client_data import ClientTask, Tensors
+from tffcl.program.client_data import ClientTask, Tensors, check_rows
 from tffcl.streams import Task, TaskStream
 
 
@@ -43,6 +43,7 @@ class DensityClientData:
         for tasks in self.stream.tasks:
             for task in tasks:
                 self._check(task)
+        check_rows(self.stream, self.dataset.name, "row", len(self.dataset.train_x), len(self.dataset.test_x))
 
     @property
     def num_clients(self) -> int:
@@ -81,20 +82,10 @@ class DensityClientData:
         return max(self.dataset.widths[label] for label in part.labels)
 
     def _check(self, task: Task) -> None:
-        """Raises InputError where a task asks for rows or labels that the data set does not have."""
+        """Raises InputError where a task has labels that the data set does not have."""
         data, where = self.dataset, f"client {task.client}, task {task.task}"
         if max(task.labels) >= len(data.label_names):
             raise InputError(
                 f"{where}: has label {max(task.labels)}, but {data.name!r} has {len(data.label_names)}; was the "
                 "stream made of another data set?"
             )
-        for name, size, wanted in (
-            ("train", len(data.train_x), (task.train, task.validation)),
-            ("test", len(data.test_x), (task.test,)),
-        ):
-            largest = max((int(rows.max()) for rows in wanted if len(rows)), default=-1)
-            if largest >= size:
-                raise InputError(
-                    f"{where}: asks for {name} row {largest}, but {data.name!r} has {size}; was the stream made "
-                    "of another data set?"
-                )

@@ -43,9 +43,11 @@ def plot_attention(
     figure, axes = figures.panels(len(shown), most_columns=3, width=max(2.6, 0.34 * most), height=2.4)
     for axis, (client, (entries, tasks, values)) in zip(axes, shown.items()):
         image = axis.imshow(values, cmap="RdBu_r", vmin=-(largest or 1), vmax=largest or 1, aspect="auto")
-        columns = [f"{_name(names, *entry)} (client {entry[0] + 1})" for entry in entries]
+        columns = [f"{figures.task_name(names, *entry)} (client {entry[0] + 1})" for entry in entries]
         axis.set_xticks(range(len(entries)), columns, fontsize=6, rotation=90)
-        axis.set_yticks(range(len(tasks)), [_name(names, client, task) for task in tasks], fontsize=7)
+        axis.set_yticks(
+            range(len(tasks)), [figures.task_name(names, client, task) for task in tasks], fontsize=7
+        )
         axis.set_title(f"Client {client + 1}", fontsize=9)
         axis.spines[:].set_visible(False)
         _write_numbers(axis, values)
@@ -74,10 +76,6 @@ def attention_of(history: Sequence[Event]) -> dict[int, tuple[list[tuple[int, in
         values = np.array([[by_task[task].get(entry, np.nan) for entry in entries] for task in tasks])
         maps[client] = (entries, tasks, values)
     return maps
-
-
-def _name(names: Optional[Sequence[Sequence[str]]], client: int, task: int) -> str:
-    return f"task {task + 1}" if names is None else names[client][task]
 
 
 def _write_numbers(axis: Any, values: np.ndarray) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import math
 import pathlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from tffcl.errors import InputError
 from tffcl.reports.run_files import PathLike, write_whole
@@ -59,6 +60,11 @@ def style(place: int) -> dict[str, Any]:
         "linewidth": 1.4,
         "markersize": 3.2,
     }
+
+
+def task_name(names: Optional[Sequence[Sequence[str]]], client: int, task: int) -> str:
+    """`names[client][task]`, or the task's number, from 1, where tasks have no names."""
+    return f"task {task + 1}" if names is None else names[client][task]
 
 
 def plain_axis(axis: Any) -> None:

@@ -52,7 +52,7 @@ def plot_samples(
     for client, (axis, one) in enumerate(zip(axes, samples)):
         axis.imshow(_tiled(one), cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
         height = one.shape[2] + 1
-        labels = [f"task {task + 1}" if names is None else names[client][task] for task in range(num_tasks)]
+        labels = [figures.task_name(names, client, task) for task in range(num_tasks)]
         shown = [label if len(label) <= 12 else f"{label[:11]}..." for label in labels]
         axis.set_yticks([height * (task + 0.5) for task in range(num_tasks)], shown, fontsize=7)
         axis.set_xticks([])
