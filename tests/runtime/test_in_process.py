@@ -335,6 +335,11 @@ def test_the_first_error_stops_clients_that_would_run_for_ever(in_process):
     start = time.monotonic()
     with pytest.raises(errors.RunError, match="found a zero"):
         compute([0, 5, 0])
+    with pytest.raises(errors.RunError, match="found a zero"):
+        compute([5, 0])  # the first in time is not the first in order
+    for _ in range(50):  # whatever the moment at which the others are when the first fails
+        with pytest.raises(errors.RunError, match="found a zero"):
+            compute([0, 5, 5])
     assert time.monotonic() - start < 60
 
 

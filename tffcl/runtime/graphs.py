@@ -69,12 +69,12 @@ class GraphFunction:
         """
         if self._called:
             return self._call(argument)
-        with (
-            self._first_call
-        ):  # TensorFlow optimises the graph now: once, not in all threads at the same time
-            result = self._call(argument)
-            self._called = True
-            return result
+        # TensorFlow optimises the graph now: once, not in all threads at the same time, also where the call fails.
+        with self._first_call:
+            try:
+                return self._call(argument)
+            finally:
+                self._called = True
 
     def _call(self, argument: Values) -> Values:
         tensors = [tf.convert_to_tensor(each) for each in _flat(argument)] if self._parameter != () else []

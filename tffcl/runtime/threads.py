@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import concurrent.futures
+import threading
 from collections.abc import Callable
 from typing import Any, Optional
 
 import tensorflow as tf
 from tensorflow.python.eager import cancellation
+
+# TensorFlow keeps the canceller in use in a variable of the whole process, not of a thread. So it is set around all
+# clients together, by one runtime at a time: a client that set it for itself would take it from the others.
+_one_cohort = threading.Lock()
 
 
 class ClientThreads:
@@ -25,25 +30,37 @@ class ClientThreads:
     def run_each(self, function: Callable[[Any], Any], values: list) -> list:
         """The function's results, in the order of the values.
 
-        The first error, Ctrl-C included, stops the operations that still run. Therefore a single value has a
-        thread of its own, too: Python hears of no signal while the main thread is in TensorFlow.
+        The first error, Ctrl-C included, stops the operations that still run and is raised. Therefore a single
+        value has a thread of its own, too: Python hears of no signal while the main thread is in TensorFlow.
         """
-        canceller = cancellation.CancellationManager()
 
         def one(value: Any) -> Any:
-            with tf.device(self.device), cancellation.CancellationManagerContext(canceller):
+            with tf.device(self.device):
                 return function(value)
 
-        futures = [self._pool.submit(one, value) for value in values]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            canceller.start_cancel()
-            concurrent.futures.wait(futures)
-            raise
+        canceller = cancellation.CancellationManager()
+        with _one_cohort, cancellation.CancellationManagerContext(canceller):
+            futures = [self._pool.submit(one, value) for value in values]
+            try:
+                concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+            finally:  # also of Ctrl-C
+                if not all(future.done() and future.exception() is None for future in futures):
+                    for future in futures:
+                        future.cancel()
+                    canceller.start_cancel()
+                    concurrent.futures.wait(futures)
+        _raise_the_cause(futures)
+        return [future.result() for future in futures]
 
     def close(self) -> None:
         """Ends the threads."""
         self._pool.shutdown()
+
+
+def _raise_the_cause(futures: list[concurrent.futures.Future]) -> None:
+    """Raises a client's own error before those of the clients that it stopped: TensorFlow stops them at once, too."""
+    errors = [
+        future.exception() for future in futures if not future.cancelled() and future.exception() is not None
+    ]
+    if errors:
+        raise next((each for each in errors if not isinstance(each, tf.errors.CancelledError)), errors[0])
