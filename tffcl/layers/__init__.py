@@ -5,6 +5,7 @@ from tffcl.layers.autoregressive import AutoregressiveMask
 from tffcl.layers.decomposed import DecomposedConv1D, DecomposedConv2D, DecomposedDense
 from tffcl.layers.kernels import KernelLayout, VectorLayout
 from tffcl.layers.masked import DecomposedMaskedDense, MaskedDense
+from tffcl.layers.variational import GaussianHead
 
 __all__ = [
     "AutoregressiveMask",
@@ -13,6 +14,7 @@ __all__ = [
     "DecomposedDense",
     "DecomposedMaskedDense",
     "ForeignAlignment",
+    "GaussianHead",
     "KernelLayout",
     "MaskedDense",
     "VectorLayout",
