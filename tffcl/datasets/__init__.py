@@ -3,6 +3,16 @@
 from tffcl.datasets.binarisation import binarise, binarise_stochastic
 from tffcl.datasets.binary_dataset import BinaryDataset, load_binary
 from tffcl.datasets.binary_vectors import BinaryVectors, join_vectors
+from tffcl.datasets.domains import (
+    Domain,
+    Domains,
+    class_groups,
+    emnist_balanced,
+    mild,
+    mnist_fashion,
+    permutations,
+    rotations,
+)
 from tffcl.datasets.encoding import EncodedTextDataset, encode
 from tffcl.datasets.idx_files import read_idx
 from tffcl.datasets.image_dataset import ImageDataset
@@ -17,6 +27,8 @@ from tffcl.datasets.word_vectors import WordVectors, load_word_vectors, train_wo
 __all__ = [
     "BinaryDataset",
     "BinaryVectors",
+    "Domain",
+    "Domains",
     "EncodedTextDataset",
     "ImageDataset",
     "TextDataset",
@@ -24,6 +36,8 @@ __all__ = [
     "available",
     "binarise",
     "binarise_stochastic",
+    "class_groups",
+    "emnist_balanced",
     "encode",
     "from_directory",
     "from_files",
@@ -33,7 +47,11 @@ __all__ = [
     "load_binary",
     "load_images",
     "load_word_vectors",
+    "mild",
+    "mnist_fashion",
+    "permutations",
     "read_idx",
+    "rotations",
     "tokenise",
     "train_word_vectors",
     "vectors_of_images",

@@ -3,6 +3,7 @@
 from tffcl.program.client_data import ClientData, ClientTask, TextClientData
 from tffcl.program.client_store import ClientStore, merge, project
 from tffcl.program.density_data import DensityClientData
+from tffcl.program.domain_data import DomainClientData, OfflineDomainData
 from tffcl.program.driver import run_program
 from tffcl.program.reporters import ProgressBar, Released, Reporter
 from tffcl.program.results import Results
@@ -12,6 +13,8 @@ __all__ = [
     "ClientStore",
     "ClientTask",
     "DensityClientData",
+    "DomainClientData",
+    "OfflineDomainData",
     "ProgressBar",
     "Released",
     "Reporter",

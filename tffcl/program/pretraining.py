@@ -1,0 +1,161 @@
+"""Pre-training: an encoder learns from the first task, with a classifier on top, and is frozen (FIL-VER 3.1, 5.2)."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+
+from tffcl.algorithms import build_fed_avg
+from tffcl.client_works import LocalTraining
+from tffcl.errors import InputError, RunError
+from tffcl.models import EmbeddingClassifier, Encoder, FrozenEncoder
+from tffcl.program import checks, events
+from tffcl.program.client_data import ClientData, ClientTask
+from tffcl.program.client_store import ClientStore
+from tffcl.program.history import History
+from tffcl.program.reporters import Reporter, default_reporters
+from tffcl.program.settings import Settings
+from tffcl.program.state import client_key
+from tffcl.templates import ContinualProcess
+from tffcl.transfers import KnowledgeBase, NoTransfer, archive
+
+_FORMAT = 1
+
+
+def pretrain(
+    network: EmbeddingClassifier,
+    data: ClientData,
+    *,
+    training: LocalTraining,
+    num_rounds: int,
+    seed: int,
+    clients: Optional[Sequence[int]] = None,
+    reporters: Optional[Sequence[Reporter]] = None,
+) -> tuple[FrozenEncoder, np.ndarray]:
+    """Trains an encoder on the clients' first task by FedAvg, in the TFF context that is installed.
+
+    With one client, as `tffcl.streams.offline` makes it, this is central training on held-out data. The optimizer of a
+    client starts anew in every round: centrally, one round of many epochs is what is usually meant.
+
+    Args:
+      network: the encoder and the classifier that it is trained with, by eq. 9 or eq. 7.
+      data: its task 0 is learned; the other tasks are not looked at.
+      training: epochs in a round, batches, learning rate.
+      num_rounds: rounds.
+      seed: root of all randomness; the same seed gives the same weights.
+      clients: who takes part; None for all that have training examples in task 0.
+      reporters: told of every round; None for a progress bar.
+
+    Returns:
+      The frozen encoder, and the weights of the classifier that was trained with it, float32 `[mlp.weights.size]`.
+
+    Raises:
+      InputError: data or settings that cannot be used; the message names the client.
+      RunError: a client's weights are no longer finite.
+    """
+    settings = Settings(num_rounds, seed)
+    process = build_fed_avg(network, training=training, seed=seed)
+    chosen, tasks = _participants(process, data, clients)
+    told = default_reporters(None) if reporters is None else reporters
+    for reporter in told:
+        reporter.start(1, num_rounds, [])
+    try:
+        weights = _fed_avg(process, settings, chosen, tasks, told)
+    finally:
+        for reporter in told:
+            reporter.close()
+    encoder, classifier = (np.array(part) for part in network.split(weights))
+    return FrozenEncoder(network.encoder, encoder), classifier
+
+
+def _participants(
+    process: ContinualProcess, data: ClientData, clients: Optional[Sequence[int]]
+) -> tuple[list[int], list[ClientTask]]:
+    """The clients that take part, and the first task of each, checked."""
+    if clients is not None and len(set(clients)) < len(clients):
+        raise InputError(f"clients: expected each client once, found {list(clients)}")
+    wrong = [client for client in clients or () if not 0 <= client < data.num_clients]
+    if wrong:
+        raise InputError(
+            f"clients: there is no client {wrong[0]}; expected numbers in 0..{data.num_clients - 1}"
+        )
+    named = range(data.num_clients) if clients is None else clients
+    tasks = {client: data.task(client, 0) for client in named}
+    if clients is None:
+        tasks = {client: task for client, task in tasks.items() if checks.num_examples(task.train)}
+    if not tasks:
+        raise InputError("pre-training: no client has training examples in task 0")
+    for client, task in tasks.items():
+        checks.check_task(process, task, f"client {client}, task 0")
+    return list(tasks), list(tasks.values())
+
+
+def _fed_avg(
+    process: ContinualProcess,
+    settings: Settings,
+    clients: Sequence[int],
+    tasks: Sequence[ClientTask],
+    reporters: Sequence[Reporter],
+) -> np.ndarray:
+    """The server's weights after all rounds, float32 `[kernels.size]`."""
+    server = process.initialize()
+    keys = [client_key(settings.seed, client) for client in clients]
+    store = ClientStore(process.initialize_clients(server, keys))
+    everybody = range(len(clients))
+    nothing = NoTransfer().transfer_in(KnowledgeBase(0), [[] for _ in clients], len(clients))
+    store.merge(everybody, process.begin_task(server, [store[place] for place in everybody], nothing))
+    history, kind = History(), process.next.type_signature.parameter[1]
+    # This network prepares nothing: its examples are what `prepare` would make of them.
+    training = [_training_data(task) for task in tasks]
+    for number in range(settings.num_rounds):
+        server, changes, reported = process.next(server, store.project(everybody, kind), training)
+        store.merge(everybody, changes)
+        event = events.round_event(0, number, clients, reported, None)
+        if event["left_out"]:
+            raise RunError(
+                f"pre-training, round {number}: the weights of client(s) {', '.join(map(str, event['left_out']))} "
+                "are no longer finite; a smaller learning rate may help"
+            )
+        line = history.append(event)
+        for reporter in reporters:
+            reporter.report(line)
+    return np.asarray(server["shared"])
+
+
+def _training_data(task: ClientTask) -> OrderedDict[str, Any]:
+    return OrderedDict(context=task.context, train=task.train, validation=task.validation)
+
+
+def save_encoder(path: Union[str, os.PathLike[str]], frozen: FrozenEncoder) -> None:
+    """Writes weights and architecture to one .npz file, whole or not at all.
+
+    Raises:
+      RunError: the file cannot be written; what stood there still stands.
+    """
+    archive.write(
+        path,
+        {"format": np.array(_FORMAT), "encoder": np.array(repr(frozen.encoder)), "values": frozen.values},
+    )
+
+
+def load_encoder(path: Union[str, os.PathLike[str]], encoder: Encoder) -> FrozenEncoder:
+    """Reads what `save_encoder` wrote.
+
+    Args:
+      path: the file.
+      encoder: the architecture that is expected in it.
+
+    Raises:
+      RunError: no such file, or one that is damaged or of another kind.
+      InputError: the file is of another architecture.
+    """
+    arrays = archive.read(path)
+    if not {"format", "encoder", "values"} <= set(arrays) or arrays["format"] != _FORMAT:
+        raise RunError(f"{os.fspath(path)} holds no encoder of this version; found {sorted(arrays)}")
+    if str(arrays["encoder"]) != repr(encoder):
+        raise InputError(f"{os.fspath(path)} holds {arrays['encoder']}, expected {encoder!r}")
+    return FrozenEncoder(encoder, arrays["values"])
