@@ -12,6 +12,7 @@ from tffcl.client_works.training import Step
 
 # What a task's key is folded with, so that no two uses draw the same numbers; rounds count upwards from the last.
 BASE, LOCAL, ATTENTION, PLAN, EXAMPLES, ROUNDS = 1, 2, 3, 4, 6, 1000
+SAMPLES, PRIORITIES, PRIVACY, SERVER = 7, 8, 9, 10
 
 
 def root_key(seed: int) -> tf.Tensor:

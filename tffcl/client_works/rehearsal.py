@@ -1,0 +1,279 @@
+"""The client of embedding rehearsal: a classifier of embeddings, trained on a new task mixed with memories of old ones.
+
+Source: FIL-VER (Park et al., Federated Incremental Learning with Variational Embeddings Rehearsal, 2022), section 3.2
+and algorithm 1. Its line 7 leaves out the client's own rehearsal, which section 3.2 describes and which is done here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.client_works import randomness, rehearsal_memory
+from tffcl.client_works.evaluation import BATCH
+from tffcl.client_works.optimizers import empty_variable
+from tffcl.client_works.outcome import all_finite, settle
+from tffcl.client_works.sharing import Sharing, embeddings, extra_bytes, task_rows
+from tffcl.client_works.training import (
+    LocalTraining,
+    ParameterGroup,
+    Step,
+    TrainingLoop,
+    in_batches,
+    num_examples,
+)
+from tffcl.models.encoders import FrozenEncoder, mean_of
+from tffcl.models.mlp import MLP
+from tffcl.templates import ClientWork
+
+Tensors = Mapping[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class RehearsalModel:
+    """What is trained, and on what.
+
+    Attributes:
+      encoder: gives what the classifier is fed with, and never changes.
+      classifier: of embeddings; its weights are all that clients and server train.
+      initial: its first weights, float32 `[classifier.weights.size]`, those of pre-training for example; None to
+        draw them.
+      memory_encoder: what the client's memories are made with, if not with `encoder`: an ablation ("noise").
+
+    Raises:
+      InputError: parts of different sizes.
+    """
+
+    encoder: FrozenEncoder
+    classifier: MLP
+    initial: np.ndarray | None = None
+    memory_encoder: FrozenEncoder | None = None
+
+    def __post_init__(self) -> None:
+        size = self.encoder.encoder.embedding_size
+        if self.classifier.inputs != size:
+            raise errors.InputError(
+                f"classifier: takes {self.classifier.inputs} inputs, the encoder gives embeddings of {size}"
+            )
+        if self.initial is not None:
+            wanted, found = self.classifier.weights.size, np.asarray(self.initial)
+            if found.dtype != np.float32 or found.shape != (wanted,) or not np.isfinite(found).all():
+                raise errors.InputError(
+                    f"initial: expected float32[{wanted}], all finite, found {found.dtype}{list(found.shape)}"
+                )
+        if self.memory_encoder is not None:
+            own, other = self.encoder.encoder, self.memory_encoder.encoder
+            if (own.stats_size, own.variational) != (other.stats_size, other.variational):
+                raise errors.InputError(
+                    f"memory_encoder: gives {other.stats_size} numbers an example, the encoder {own.stats_size}"
+                )
+
+
+class RehearsalWork(ClientWork):
+    """Trains a classifier on embeddings of the task mixed with samples of remembered ones (FIL-VER, section 3.2).
+
+    The encoder sees every example once, in `prepare`: what trains, evaluates and is remembered are statistics. All
+    labels are one head's: tasks are domains of the same labels.
+
+    Args:
+      model: encoder and classifier.
+      training: epochs, batches, learning rate. An epoch goes over the task's examples and all memories.
+      sharing: what is sent for rehearsal at the server.
+      client_memory: rows that a client remembers of its past tasks, fairly shared; 0 for none.
+      proximal: mu of FedProx, in front of ||w - w_server||^2 / 2.
+      seed: of the classifier's first weights, where they are drawn.
+
+    Raises:
+      InputError: a negative memory or mu, or a sharing of another encoder.
+    """
+
+    def __init__(
+        self,
+        model: RehearsalModel,
+        training: LocalTraining,
+        sharing: Sharing,
+        *,
+        client_memory: int = 0,
+        proximal: float = 0.0,
+        seed: int = 0,
+    ):
+        for name, value in (("client_memory", client_memory), ("proximal", proximal)):
+            if value < 0:
+                raise errors.InputError(f"{name}: expected a number that is not negative, found {value}")
+        if sharing.encoder != model.encoder.encoder:
+            raise errors.InputError(
+                f"sharing: is of {sharing.encoder}, the model's is {model.encoder.encoder}"
+            )
+        self.model, self.training, self.sharing = model, training, sharing
+        self._capacity, self._proximal, self._seed = client_memory, proximal, seed
+        self._encoder, self._classifier = model.encoder.encoder, model.classifier
+        self._set_types()
+
+    def _set_types(self) -> None:
+        width = self._encoder.stats_size
+        self.state_type = OrderedDict(
+            key=tff.TensorType(np.int32, [2]),
+            task=tff.TensorType(np.int32),
+            schedule=tff.TensorType(np.float32, [4]),
+            offered=tff.TensorType(np.int32),
+            **_to_state(rehearsal_memory.rows_type(width)),
+        )
+        self.train_reads = tuple(self.state_type)
+        self.train_writes = ("schedule", "offered")
+        self.evaluate_type = OrderedDict(task=self.state_type["task"])
+        self.context_type = self._encoder.context_type
+        label = tff.TensorType(np.int32, [None])
+        self.example_type = OrderedDict(self._encoder.example_type, label=label)
+        stats = tff.TensorType(np.float32, [None, width])
+        self.prepared_type = OrderedDict(stats=stats, label=label)
+        if self.model.memory_encoder is not None:
+            self.prepared_type["remembered"] = stats
+        self.shared_type = tff.TensorType(np.float32, [self._classifier.weights.size])
+        self.knowledge_size, self.num_foreign, self.max_classes = 0, 0, self._classifier.classes
+
+    def initialize_shared(self) -> tf.Tensor:
+        if self.model.initial is not None:
+            return tf.constant(self.model.initial)
+        return self._classifier.initial(randomness.fold(randomness.root_key(self._seed), randomness.BASE))
+
+    def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
+        return {
+            "key": key,
+            "task": tf.constant(-1),
+            "schedule": self.training.fresh_schedule(),
+            "offered": tf.constant(0),
+            **_to_state(rehearsal_memory.no_rows(self._encoder.stats_size)),
+        }
+
+    def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
+        fresh = {"task": state["task"] + 1, "schedule": self.training.fresh_schedule()}
+        return dict(state, **fresh, offered=tf.constant(0))
+
+    def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
+        prepared = {"stats": self.model.encoder.encode(context, examples), "label": examples["label"]}
+        if self.model.memory_encoder is not None:
+            prepared["remembered"] = self.model.memory_encoder.encode(context, examples)
+        return prepared
+
+    def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
+        """The client keeps statistics of the task that has ended: a random sample, as far as its memory goes."""
+        train = data["train"]
+        rows = task_rows(
+            train.get("remembered", train["stats"]), train["label"], state["task"], self._task_key(state)
+        )
+        kept = rehearsal_memory.remember(_of_state(state), rows, self._capacity)
+        return dict(state, **_to_state(kept)), OrderedDict(knowledge=tf.zeros([0]))
+
+    def train(
+        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
+    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+        return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
+
+    def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
+        """Allocates the variables of local training and returns the compiled round, `train` without its types."""
+        weights = empty_variable([self._classifier.weights.size])
+        loop = TrainingLoop(self.training, [ParameterGroup([weights])])
+        size, variational = self._encoder.embedding_size, self._encoder.variational
+
+        @tf.function(autograph=False, reduce_retracing=True)
+        def run(
+            state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
+        ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+            weights.assign(shared)
+            key = randomness.round_key(state["key"], state["task"], round_num)
+            # New examples and memories are one set, randomly mixed.
+            memory = _of_state(state)
+            stats = tf.concat([data["train"]["stats"], memory["vectors"]], 0)
+            labels = tf.concat([data["train"]["label"], memory["label"]], 0)
+
+            def loss_fn(rows: tf.Tensor, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
+                current = weights.read_value()
+                z = embeddings(tf.gather(stats, rows), step.key, size, variational)
+                logits = self._classifier.logits(current, z)
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.gather(labels, rows), logits)
+                loss = tf.reduce_mean(losses)
+                drift = tf.reduce_sum(tf.square(current - shared)) if self._proximal else 0.0
+                return loss + 0.5 * self._proximal * drift, loss
+
+            def validation_fn() -> tf.Tensor:
+                sums = self._sums(weights.read_value(), data["validation"])
+                return sums["loss"] / sums["count"]
+
+            here = num_examples(data["train"])
+            count = tf.where(here > 0, tf.size(labels), 0)
+            schedule, metrics = loop.run(loss_fn, validation_fn, count, state["schedule"], key)
+            metrics["examples"] = here
+            return self._outcome(weights.read_value(), schedule, state, shared, data["train"], metrics)
+
+        return run
+
+    def _outcome(
+        self,
+        weights: tf.Tensor,
+        schedule: tf.Tensor,
+        state: Tensors,
+        shared: tf.Tensor,
+        train: Tensors,
+        metrics: OrderedDict,
+    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+        finite = all_finite([weights])
+        whole = tf.ones_like(weights, tf.bool)
+        metrics["remembered"] = tf.size(_of_state(state)["label"])
+        kept, update, weight, reported = settle(
+            {"schedule": schedule}, state, weights, whole, shared, train, finite, metrics
+        )
+        if self.sharing.kind == "none":
+            return dict(kept, offered=state["offered"]), update, weight, reported
+        key = self._task_key(state)
+        rows = self.sharing.sent(train["stats"], train["label"], state["task"], state["offered"], key)
+        count = tf.where(weight > 0.0, tf.size(rows["label"]), 0)  # who is left out sends nothing at all
+        rows = OrderedDict((name, values[:count]) for name, values in rows.items())
+        reported["extra_bytes"] = extra_bytes(self.sharing, rows)
+        return (
+            dict(kept, offered=state["offered"] + count),
+            OrderedDict(weights=update, rehearsal=rows),
+            weight,
+            reported,
+        )
+
+    def _task_key(self, state: Tensors) -> tf.Tensor:
+        return randomness.fold(state["key"], state["task"])
+
+    def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
+        return OrderedDict(task=np.asarray(task, np.int32))
+
+    def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
+        """The server's classifier on mu, the centre of each example's posterior: sums `count`, `loss`, `correct`."""
+        return self._sums(shared, examples)
+
+    def _sums(self, weights: tf.Tensor, examples: Tensors) -> OrderedDict:
+        def one_batch(batch: Tensors) -> tuple[tf.Tensor, ...]:
+            labels = batch["label"]
+            logits = self._classifier.logits(weights, mean_of(self._encoder, batch["stats"]))
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
+            count = tf.cast(tf.size(labels), tf.float32)
+            return count, tf.reduce_sum(losses), tf.reduce_sum(tf.cast(right, tf.float32))
+
+        used = {name: examples[name] for name in ("stats", "label")}
+        return OrderedDict(zip(("count", "loss", "correct"), in_batches(one_batch, used, BATCH, outputs=3)))
+
+
+_MEMORY = "memory_"  # what the names of a memory's tensors begin with among the entries of a client's state
+
+
+def _to_state(rows: Mapping[str, Any]) -> OrderedDict:
+    return OrderedDict((_MEMORY + name, value) for name, value in rows.items())
+
+
+def _of_state(state: Tensors) -> OrderedDict:
+    return OrderedDict(
+        (name[len(_MEMORY) :], value) for name, value in state.items() if name.startswith(_MEMORY)
+    )
