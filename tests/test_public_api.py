@@ -123,9 +123,12 @@ ROOMS = {
         "Reporter",
         "Results",
         "TextClientData",
+        "load_encoder",
         "merge",
+        "pretrain",
         "project",
         "run_program",
+        "save_encoder",
     ],
     "reports": [
         "accuracy_matrix_table",

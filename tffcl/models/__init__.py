@@ -1,6 +1,7 @@
 """Networks for the clients, and the way from and to Keras."""
 
 from tffcl.models.decompose import decompose
+from tffcl.models.embedding_classifier import EmbeddingClassifier
 from tffcl.models.encoders import (
     Encoder,
     FrozenEncoder,
@@ -21,6 +22,7 @@ __all__ = [
     "ABSENT",
     "AlignedTextCNN",
     "Classifier",
+    "EmbeddingClassifier",
     "Encoder",
     "FrozenEncoder",
     "IdentityEncoder",

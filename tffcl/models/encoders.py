@@ -87,8 +87,9 @@ class ImageEncoder(LayeredEncoder):
         units = _intensities(examples["x"], self.max_value)[..., None]
         for layer in range(len(self.filters)):
             units = tf.nn.conv2d(units, parts[f"conv_{layer}"], 1, "SAME")
-            units = tf.nn.relu(tf.nn.bias_add(units, parts[f"bias_conv_{layer}"]))
+            # Bias and ReLU keep the order of numbers: after the pooling they give the same, on a quarter of the units.
             units = tf.nn.max_pool2d(units, 2, 2, "SAME")
+            units = tf.nn.relu(tf.nn.bias_add(units, parts[f"bias_conv_{layer}"]))
         return tf.reshape(units, [-1, self.num_features])
 
 

@@ -5,6 +5,7 @@ from tffcl.program.client_store import ClientStore, merge, project
 from tffcl.program.density_data import DensityClientData
 from tffcl.program.domain_data import DomainClientData, OfflineDomainData
 from tffcl.program.driver import run_program
+from tffcl.program.pretraining import load_encoder, pretrain, save_encoder
 from tffcl.program.reporters import ProgressBar, Released, Reporter
 from tffcl.program.results import Results
 
@@ -20,7 +21,10 @@ __all__ = [
     "Reporter",
     "Results",
     "TextClientData",
+    "load_encoder",
     "merge",
+    "pretrain",
     "project",
     "run_program",
+    "save_encoder",
 ]

@@ -1,0 +1,120 @@
+"""An encoder trained with a classifier on top of it (FIL-VER eq. 7 and 9), before the encoder is frozen."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.layers.kernels import KernelLayout, VectorLayout
+from tffcl.layers.variational import divergence
+from tffcl.models.encoder_base import Encoder, draw, mean_of
+from tffcl.models.mlp import MLP
+from tffcl.models.network import Classifier, Tensors
+
+_ENCODER, _CLASSIFIER = "encoder", "classifier"
+
+
+class EmbeddingClassifier(Classifier):
+    """f_CLS(f_ENC(x; theta); w) with all weights shared: theta, then w; nothing belongs to a client or a task.
+
+    In training a variational encoder's embeddings are sampled, and beta KL(N(mu, sigma) || N(0, I)) is added; what
+    is scored stands at mu, without either. A deterministic encoder has neither (eq. 7).
+
+    Args:
+      encoder: theta.
+      mlp: w, on embeddings of the encoder's size.
+      beta: weight of the divergence, nats a nat. More makes the embeddings less telling, to a thief and to the
+        classifier.
+
+    Raises:
+      InputError: the parts do not fit, or beta is negative or not finite.
+    """
+
+    def __init__(self, encoder: Encoder, mlp: MLP, beta: float = 1e-4):
+        if mlp.inputs != encoder.embedding_size:
+            raise errors.InputError(
+                f"mlp: takes embeddings of {mlp.inputs} dimensions, {encoder!r} gives {encoder.embedding_size}"
+            )
+        if not (math.isfinite(beta) and beta >= 0):
+            raise errors.InputError(f"beta: expected a finite number that is not negative, found {beta}")
+        self.encoder, self.mlp, self.beta = encoder, mlp, beta
+        named = ((_ENCODER, encoder.weights), (_CLASSIFIER, mlp.weights))
+        self.kernels = KernelLayout(
+            tuple((f"{owner}/{name}", shape) for owner, layout in named for name, shape in layout.parts)
+        )
+        self.local = VectorLayout(())
+        self.context_type = encoder.context_type
+        self.example_type = OrderedDict(encoder.example_type, label=tff.TensorType(np.int32, [None]))
+        self.prepared_type = self.example_type
+        self.max_classes = mlp.classes
+
+    def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
+        fold = tf.random.experimental.stateless_fold_in
+        return tf.concat([self.encoder.initial(fold(key, 0)), self.mlp.initial(fold(key, 1))], 0)
+
+    def initial_local(self, key: tf.Tensor) -> tf.Tensor:
+        del key
+        return tf.zeros([0])
+
+    def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
+        del key
+        return tf.zeros(self.attention_shape)
+
+    def split(self, kernels: tf.Tensor | np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
+        """The encoder's weights, float32 `[encoder.weights.size]`, and the classifier's, `[mlp.weights.size]`."""
+        return kernels[: self.encoder.weights.size], kernels[self.encoder.weights.size :]
+
+    def logits(
+        self,
+        kernels: tf.Tensor,
+        local: tf.Tensor,
+        attention: tf.Tensor,
+        context: Tensors,
+        examples: Tensors,
+        dropout_key: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """Class scores at mu, or with a key at a sample of the posterior; see `Classifier.logits`."""
+        return self._forward(kernels, context, examples, dropout_key)[0]
+
+    def losses(
+        self,
+        kernels: tf.Tensor,
+        local: tf.Tensor,
+        attention: tf.Tensor,
+        context: Tensors,
+        examples: Tensors,
+        dropout_key: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """Eq. 9 with a key, cross-entropy at mu without one; for a deterministic encoder eq. 7: nats, `[N]`."""
+        logits, stats = self._forward(kernels, context, examples, dropout_key)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], logits)
+        if dropout_key is None or not self.encoder.variational or not self.beta:
+            return losses
+        size = self.encoder.embedding_size
+        return losses + self.beta * divergence(stats[:, :size], stats[:, size:])
+
+    def _forward(
+        self, kernels: tf.Tensor, context: Tensors, examples: Tensors, key: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Logits `[N, classes]` and statistics `[N, stats_size]`."""
+        encoder, classifier = self._pieces(kernels)
+        stats = self.encoder.encode(encoder, context, examples)
+        if key is None:
+            embeddings = mean_of(self.encoder, stats)
+        else:
+            embeddings = draw(stats, key, self.encoder.embedding_size, self.encoder.variational)
+        return self.mlp.logits(classifier, embeddings), stats
+
+    def _pieces(self, kernels: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
+        """Each part of the encoder's and of the classifier's weights as a vector, in one cut with one gradient."""
+        flat = VectorLayout(
+            tuple((name, (size,)) for (name, _), size in zip(self.kernels.parts, self.kernels.sizes))
+        )
+        pieces = tuple(flat.split(kernels).values())
+        count = len(self.encoder.weights.parts)
+        return pieces[:count], pieces[count:]
