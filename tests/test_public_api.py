@@ -77,6 +77,7 @@ ROOMS = {
         "VectorLayout",
     ],
     "metrics": [
+        "accuracy_by_task",
         "average_accuracy",
         "average_nll",
         "backward_transfer",

@@ -3,6 +3,7 @@
 from tffcl.metrics.communication import dense_bytes, sparse_bytes
 from tffcl.metrics.densities import average_nll, base_task_nll, new_task_nll
 from tffcl.metrics.matrices import (
+    accuracy_by_task,
     average_accuracy,
     backward_transfer,
     forgetting,
@@ -13,6 +14,7 @@ from tffcl.metrics.matrices import (
 )
 
 __all__ = [
+    "accuracy_by_task",
     "average_accuracy",
     "average_nll",
     "backward_transfer",

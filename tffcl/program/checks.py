@@ -10,23 +10,38 @@ import tensorflow_federated as tff
 
 from tffcl.errors import InputError
 from tffcl.program.client_data import ClientData, ClientTask
+from tffcl.streams import Enrollment, EnrollmentState
 from tffcl.templates import ContinualProcess, placed
 
 
-def check_data(process: ContinualProcess, data: ClientData) -> None:
+def check_data(process: ContinualProcess, data: ClientData, enrollment: Optional[Enrollment] = None) -> None:
     """Checks every task of every client.
 
+    Args:
+      process: what takes the data.
+      data: the data.
+      enrollment: which clients are active in which tasks, and so must have training examples there; the others must
+        have no examples at all. None for all in all.
+
     Raises:
-      InputError: names the client, the task, the set and what is wrong with it.
+      InputError: names the client, the task, the set and what is wrong with it; or an enrollment for other numbers of
+        clients and tasks.
     """
     if data.num_clients < 1 or data.num_tasks < 1:
         raise InputError(
             f"data: need at least one client and one task; found {data.num_clients} clients, "
             f"{data.num_tasks} tasks"
         )
+    if enrollment is not None:
+        _check_enrollment(enrollment, data)
     for client in range(data.num_clients):
         for task in range(data.num_tasks):
-            check_task(process, data.task(client, task), f"client {client}, task {task}")
+            one, where = data.task(client, task), f"client {client}, task {task}"
+            state = EnrollmentState.ACTIVE if enrollment is None else enrollment.state(client, task)
+            if state is EnrollmentState.ACTIVE:
+                check_task(process, one, where)
+            else:
+                _check_absent(one, state, where)
 
 
 def check_task(process: ContinualProcess, task: ClientTask, where: str) -> None:
@@ -49,7 +64,31 @@ def check_task(process: ContinualProcess, task: ClientTask, where: str) -> None:
     ):
         _check_examples(examples, context, raw["examples"], f"{where}, {name}", task.num_classes)
     if num_examples(task.train) == 0:
-        raise InputError(f"{where}: no training examples; every client needs at least one in every task")
+        raise InputError(
+            f"{where}: no training examples; every client needs at least one in every task in which it is active: say "
+            "by `enrollment` in which tasks it is not"
+        )
+
+
+def _check_enrollment(enrollment: Enrollment, data: ClientData) -> None:
+    if not isinstance(enrollment, Enrollment):
+        raise InputError(f"enrollment must be an Enrollment, found {type(enrollment).__name__}")
+    if (enrollment.num_clients, enrollment.num_tasks) != (data.num_clients, data.num_tasks):
+        raise InputError(
+            f"enrollment {enrollment.name!r} is for {enrollment.num_clients} clients x {enrollment.num_tasks} tasks, "
+            f"but the data has {data.num_clients} clients x {data.num_tasks} tasks"
+        )
+
+
+def _check_absent(task: ClientTask, state: EnrollmentState, where: str) -> None:
+    """Raises InputError where a client has examples of a task that it is not enrolled in."""
+    for name in ("train", "validation", "test"):
+        found = num_examples(getattr(task, name))
+        if found:
+            raise InputError(
+                f"{where}: the client is {state.value} enrolled, but has {found} {name} examples; leave its data empty "
+                "there, or make it active in the enrollment"
+            )
 
 
 def num_examples(examples: Mapping[str, np.ndarray]) -> int:

@@ -28,37 +28,45 @@ def round_up(
     state: RunState,
     participants: Sequence[int],
     reported: Sequence[Mapping[str, Any]],
-    summaries: Sequence[Optional[Summary]],
+    summaries: Mapping[int, Optional[Summary]],
 ) -> dict[int, Bytes]:
     """What participants send in a round: the entries of the shared value that their work says it sent.
 
-    In a task's first round also what every client had told of the task before.
+    To these come the bytes of whatever else it says it sent, in the metric `extra_bytes` (embeddings, for example).
+    In a task's first round also what every client enrolled in it (the keys of `summaries`) had told of the task before.
     """
     size = int(np.size(state.server["shared"]))
-    sent = {
-        client: coded_and_dense(one.get("sent", size), size) for client, one in zip(participants, reported)
-    }
+    sent: dict[int, Bytes] = {}
+    for client, one in zip(participants, reported):
+        coded, dense = coded_and_dense(one.get("sent", size), size)
+        extra = int(one.get("extra_bytes", 0))
+        sent[client] = (coded + extra, dense + extra)
     if state.round == 0:
-        for client, summary in enumerate(summaries):
+        for client, summary in summaries.items():
             told = sum(np.asarray(array).nbytes for array in (summary or {}).values())
             coded, dense = sent.get(client, (0, 0))
             sent[client] = (coded + told, dense + told)
     return sent
 
 
-def round_down(state: RunState, participants: Sequence[int]) -> dict[int, Bytes]:
+def round_down(
+    state: RunState, participants: Sequence[int], active: Sequence[int], newcomers: Sequence[int]
+) -> dict[int, Bytes]:
     """What is received for a round that is about to start: the shared value, where it is news.
 
-    A task's start sends it to every client, together with the client's entries of the knowledge base.
+    A task's start sends it to every client that is active in it, together with the client's entries of the knowledge
+    base; to newcomers, whose first task it is, it always is news.
     """
     shared = np.asarray(state.server["shared"])
-    whole = coded_and_dense(np.count_nonzero(shared), shared.size) if state.fresh else (0, 0)
+    whole = coded_and_dense(np.count_nonzero(shared), shared.size)
+    news = whole if state.fresh else (0, 0)
     if state.round > 0:
-        return dict.fromkeys(participants, whole)
+        return dict.fromkeys(participants, news)
     sent = {}
-    for client, entries in enumerate(state.selections[state.task]):
+    for client in active:
+        entries = state.selections[state.task][client]
         costs = [
-            whole,
+            whole if client in newcomers else news,
             *(coded_and_dense(state.base.nonzeros(one), state.base.knowledge_size) for one in entries),
         ]
         sent[client] = (sum(coded for coded, _ in costs), sum(dense for _, dense in costs))

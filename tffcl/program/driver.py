@@ -13,12 +13,13 @@ from tffcl.program import checks, clocks, communication, events, run_directory
 from tffcl.program import state as state_lib
 from tffcl.program.client_data import ClientData, ClientTask
 from tffcl.program.history import Event
-from tffcl.program.preparation import prepare_task
+from tffcl.program.preparation import PreparedTask, prepare_task
 from tffcl.program.reporters import Reporter, default_reporters
 from tffcl.program.results import Results, results_of
-from tffcl.program.scoring import Rows, evaluate_tasks, scores_are
+from tffcl.program.scoring import Rows, evaluate_tasks, scores_are, unchanged_scores
 from tffcl.program.settings import Settings
 from tffcl.program.task_data import TaskData
+from tffcl.streams import Enrollment
 from tffcl.templates import ContinualProcess
 from tffcl.transfers import Transfer
 
@@ -39,12 +40,17 @@ def run_program(
     reporters: Optional[Sequence[Reporter]] = None,
     summarise: Optional[Summarise] = None,
     config: Optional[Mapping[str, Any]] = None,
+    enrollment: Optional[Enrollment] = None,
 ) -> Results:
     """Lets every client learn its tasks one after another, in the TFF context that is installed.
 
     For each task: what each client tells of it, the transfer's choice and the start of the task; its examples
     prepared, once; `num_rounds` rounds, each with an evaluation of all tasks so far, a line of history and a
     checkpoint; the end of the task, when what was learned enters the knowledge base.
+
+    With an enrollment, only the clients that are active in a task take part in any of this. One that has left is still
+    scored on the tasks that it had, and what it had sent is still there. A task in which nobody is active runs no
+    computation and changes nothing; it has its lines of history all the same.
 
     Args:
       process: what clients and server do.
@@ -62,6 +68,8 @@ def run_program(
         mean of each document's word vectors.
       config: further settings to record, "method" and "dataset" among them; a run is resumed only with the
         same.
+      enrollment: which clients are active in which tasks, recorded in the configuration as its table; the data of the
+        others must be empty there. None for all in all.
 
     Returns:
       The results, as they stand in results.json.
@@ -71,7 +79,7 @@ def run_program(
       RunError: a run directory that exists already or is of another run, a full disk, a lost worker.
     """
     settings = Settings(num_rounds, seed, clients_per_round, evaluate_every)
-    checks.check_data(process, data)
+    checks.check_data(process, data, enrollment)
     _check_transfer(process, transfer, data.num_clients)
     full_config = {
         **(config or {}),
@@ -79,11 +87,12 @@ def run_program(
         "num_clients": data.num_clients,
         "num_tasks": data.num_tasks,
     }
+    if enrollment is not None:
+        full_config["enrollment"] = list(enrollment.table())
+    tasks = TaskData(data, transfer, settings.seed, summarise, enrollment)
     with run_directory.open_run(output_dir, full_config, resume) as directory:
         told = default_reporters(output_dir) if reporters is None else reporters
-        run = _Run(
-            process, TaskData(data, transfer, settings.seed, summarise), transfer, settings, directory, told
-        )
+        run = _Run(process, tasks, transfer, settings, directory, told)
         history = run.to_the_end()
         results = results_of(history, scores_are(process), full_config)
         directory.finish(results.to_json())
@@ -108,7 +117,7 @@ class _Run:
         self.watch = clocks.now()
         first = state_lib.first_state(process, data.num_clients, settings)
         self.state = directory.restore(first)
-        self.prepared: list[list] = []  # [task][client]
+        self.prepared: list[list[Optional[PreparedTask]]] = []  # [task][client], None where not enrolled
 
     def to_the_end(self) -> list[Event]:
         """Runs whatever is left to do, and returns all events."""
@@ -140,12 +149,17 @@ class _Run:
 
     def _begin_task(self) -> None:
         state, task = self.state, self.state.task
-        summaries = self.data.summaries(task)
-        selection = self.transfer.select(state.base, task, self.clients, summaries)
-        incoming = self.transfer.transfer_in(state.base, selection, len(self.clients))
-        states = [state.store[client] for client in self.clients]
-        state.store.merge(self.clients, self.process.begin_task(state.server, states, incoming))
-        state.selections.append([list(map(int, entries)) for entries in selection])
+        active = self.data.active(task)
+        selections: list[list[int]] = [[] for _ in self.clients]
+        if active:
+            summaries = list(self.data.summaries(task).values())
+            selected = self.transfer.select(state.base, task, active, summaries)
+            incoming = self.transfer.transfer_in(state.base, selected, len(self.clients))
+            states = [state.store[client] for client in active]
+            state.store.merge(active, self.process.begin_task(state.server, states, incoming))
+            for client, entries in zip(active, selected):
+                selections[client] = list(map(int, entries))
+        state.selections.append(selections)
         self._prepare(task)
 
     def _prepare(self, task: int) -> None:
@@ -163,22 +177,15 @@ class _Run:
         )
 
     def _forget_training_data(self, task: int) -> None:
-        self.prepared[task] = [one.for_test_only() for one in self.prepared[task]]
+        self.prepared[task] = [None if one is None else one.for_test_only() for one in self.prepared[task]]
 
     def _round(self) -> None:
-        state = self.state
-        participants = state_lib.sample_clients(self.settings, len(self.clients), state.task, state.round)
+        state, active = self.state, self.data.active(self.state.task)
+        participants = state_lib.sample_clients(self.settings, active, state.task, state.round)
+        sent_down = communication.round_down(state, participants, active, self.data.newcomers(state.task))
         before = clocks.now()
-        server, changes, reported = self.process.next(
-            state.server,
-            state.store.project(participants, self.process.next.type_signature.parameter[1]),
-            [self.prepared[state.task][client].training_data() for client in participants],
-        )
+        reported = self._train(participants) if participants else []
         training = clocks.now() - before
-        sent_down = communication.round_down(state, participants)
-        state.fresh = not np.array_equal(state.server["shared"], server["shared"])
-        state.server = server
-        state.store.merge(participants, changes)
         scores = self._evaluate() if self.settings.evaluate_every == "round" else None
         sent_up = communication.round_up(state, participants, reported, self.data.summaries(state.task))
         event = events.round_event(state.task, state.round, participants, reported, scores)
@@ -187,27 +194,57 @@ class _Run:
         state.round += 1
         self._record(event, training)
 
+    def _train(self, participants: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+        """A round of the process; returns what it reports for each participant."""
+        state = self.state
+        server, changes, reported = self.process.next(
+            state.server,
+            state.store.project(participants, self.process.next.type_signature.parameter[1]),
+            self._training_data(participants),
+        )
+        state.fresh = not np.array_equal(state.server["shared"], server["shared"])
+        state.server = server
+        state.store.merge(participants, changes)
+        return reported
+
+    def _training_data(self, clients: Sequence[int]) -> list[Mapping[str, Any]]:
+        prepared = [self.prepared[self.state.task][client] for client in clients]
+        return [one.training_data() for one in prepared if one is not None]
+
     def _end_task(self) -> None:
         state, task = self.state, self.state.task
-        states = [state.store[client] for client in self.clients]
-        data = [one.training_data() for one in self.prepared[task]]
-        changes, uploads = self.process.end_task(state.server, states, data)
-        state.store.merge(self.clients, changes)
+        active = self.data.active(task)
+        attention = [state.store[c].get("attention") if c in active else None for c in self.clients]
         sent = dict.fromkeys(self.clients, (0, 0))
-        if self.process.num_foreign:  # else nobody would ever read it
-            for client, summary in enumerate(self.data.summaries(task)):
-                entry = state.base.add(client, task, uploads[client]["knowledge"], summary)
-                sent[client] = communication.coded_and_dense(
-                    state.base.nonzeros(entry), self.process.knowledge_size
-                )
+        if active:
+            sent.update(self._end_task_of(active))
         event = events.task_event(task, self._evaluate(), state.selections[task], state.base)
-        events.add_attention(event, state.selections[task], [one.get("attention") for one in states])
+        events.add_attention(event, state.selections[task], attention)
         events.add_bytes(event, "up", sent)
         state.task, state.round = task + 1, 0
         self._record(event)
         self._forget_training_data(task)
 
+    def _end_task_of(self, active: Sequence[int]) -> dict[int, communication.Bytes]:
+        """Ends the task of some clients; returns the bytes of what each of them adds to the knowledge base."""
+        state, task = self.state, self.state.task
+        states = [state.store[client] for client in active]
+        changes, uploads = self.process.end_task(state.server, states, self._training_data(active))
+        state.store.merge(active, changes)
+        sent: dict[int, communication.Bytes] = {}
+        if self.process.num_foreign:  # else nobody would ever read it
+            summaries = self.data.summaries(task)
+            for client, upload in zip(active, uploads):
+                entry = state.base.add(client, task, upload["knowledge"], summaries[client])
+                sent[client] = communication.coded_and_dense(
+                    state.base.nonzeros(entry), self.process.knowledge_size
+                )
+        return sent
+
     def _evaluate(self) -> dict[str, Rows]:
+        if not self.data.active(self.state.task):
+            history = self.directory.history.events
+            return unchanged_scores(history, scores_are(self.process), len(self.clients))
         return evaluate_tasks(self.process, self.state.server, self.state.store, self.prepared)
 
     def _record(self, event: Event, training: Optional[clocks.Spent] = None) -> None:

@@ -78,11 +78,14 @@ def add_attention(
     Args:
       event: the end of a task.
       selection: as for `task_event`.
-      attention: for every client its array of at least so many rows; None where the method has none.
+      attention: for every client its array of at least so many rows; None where the method has none, or where the
+        client was not enrolled.
     """
-    if any(map(len, selection)) and all(one is not None for one in attention):
-        rows = [np.asarray(one)[: len(ids)].tolist() for one, ids in zip(attention, selection)]
-        event["attention"] = per_client(rows)
+    known = [client for client, one in enumerate(attention) if one is not None]
+    if any(map(len, selection)) and known:
+        event["attention"] = {
+            str(client): np.asarray(attention[client])[: len(selection[client])].tolist() for client in known
+        }
 
 
 def add_bytes(event: dict[str, Any], direction: str, sent: Mapping[int, tuple[int, int]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow_federated as tff
@@ -48,10 +48,10 @@ def prepare_task(
     server_state: Any,
     store: ClientStore,
     knowledge: tuple[Transfer, KnowledgeBase],
-    tasks: Sequence[ClientTask],
+    tasks: Sequence[Optional[ClientTask]],
     selections: Sequence[Sequence[int]],
     limit: int = MESSAGE_BYTES,
-) -> list[PreparedTask]:
+) -> list[Optional[PreparedTask]]:
     """Prepares the train, validation and test examples of one task of every client.
 
     Each (client, split) is an element of one cohort, with that client's state and the entries chosen for it;
@@ -62,14 +62,18 @@ def prepare_task(
       server_state: its state.
       store: the states of all C clients.
       knowledge: the transfer, and the knowledge base that `selections` refer to.
-      tasks: the raw task of each client.
+      tasks: the raw task of each client; None for one that is not enrolled, for whom nothing is prepared.
       selections: for each client the ids of its foreign entries.
       limit: bytes of raw and prepared examples in a call.
+
+    Returns:
+      For each client its prepared task, or None.
     """
     transfer, base = knowledge
     state_kind = process.prepare.type_signature.parameter[1]
-    pairs = [(client, split) for client in range(len(store)) for split in SPLITS]
-    raws = [raw_data(tasks[client], split) for client, split in pairs]
+    enrolled = [(client, task) for client, task in enumerate(tasks) if task is not None]
+    pairs = [(client, split) for client, _ in enrolled for split in SPLITS]
+    raws = [raw_data(task, split) for _, task in enrolled for split in SPLITS]
     sizes = [
         num_bytes(raw) + prepared_bytes(process, raw["examples"], len(selections[client]))
         for (client, _), raw in zip(pairs, raws)
@@ -79,12 +83,11 @@ def prepare_task(
         clients = [client for client, _ in pairs[part]]
         incoming = transfer.transfer_in(base, [selections[client] for client in clients], len(store))
         prepared += process.prepare(server_state, store.project(clients, state_kind), incoming, raws[part])
-    return [
-        PreparedTask(
-            task.context, prepared[start], prepared[start + 1], task.test_context, prepared[start + 2]
-        )
-        for start, task in zip(range(0, len(pairs), len(SPLITS)), tasks)
-    ]
+    made: list[Optional[PreparedTask]] = [None] * len(tasks)
+    for start, (client, task) in zip(range(0, len(pairs), len(SPLITS)), enrolled):
+        train, validation, test = prepared[start : start + len(SPLITS)]
+        made[client] = PreparedTask(task.context, train, validation, task.test_context, test)
+    return made
 
 
 def raw_data(task: ClientTask, split: str) -> OrderedDict:

@@ -47,6 +47,16 @@ class Results:
         return metrics.task_averaged_test_accuracy(self.scores)
 
     @property
+    def scores_by_task(self) -> np.ndarray:
+        """float64 `[T, T]`: mean over the clients that have data; see `tffcl.metrics.accuracy_by_task`."""
+        return metrics.accuracy_by_task(self.scores)
+
+    @property
+    def average_by_task(self) -> float:
+        """Mean over tasks after the last task, every task alike however many clients have it."""
+        return metrics.mean_of_known(self.scores_by_task[-1])
+
+    @property
     def forgetting(self) -> float:
         """See `tffcl.metrics.forgetting`; NaN with one task."""
         return metrics.forgetting(self.scores, higher_is_better=self.scores_are == "accuracy")
@@ -70,6 +80,8 @@ class Results:
                 "num_tasks": num_tasks,
                 self.scores_are: self.scores,
                 final: self.final_score,
+                f"{self.scores_are}_by_task": self.scores_by_task,
+                f"average_{self.scores_are}_by_task": self.average_by_task,
                 "forgetting": self.forgetting,
                 "backward_transfer": self.backward_transfer,
                 **self._others(),

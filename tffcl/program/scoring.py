@@ -19,6 +19,7 @@ from scipy import special
 from tffcl.program import checks
 from tffcl.program.client_data import Tensors
 from tffcl.program.client_store import ClientStore
+from tffcl.program.history import Event
 from tffcl.program.preparation import MESSAGE_BYTES, PreparedTask, num_bytes, parts_below
 from tffcl.templates import ContinualProcess, placed
 
@@ -34,7 +35,7 @@ def evaluate_tasks(
     process: ContinualProcess,
     server_state: Any,
     store: ClientStore,
-    prepared: Sequence[Sequence[PreparedTask]],
+    prepared: Sequence[Sequence[Optional[PreparedTask]]],
     limit: int = MESSAGE_BYTES,
 ) -> dict[str, Rows]:
     """Scores of every client on every task so far, in cohorts of (client, parameters of one task) pairs.
@@ -43,49 +44,74 @@ def evaluate_tasks(
       process: the process.
       server_state: its state.
       store: the states of all C clients.
-      prepared: `prepared[task][client]` for the tasks so far.
+      prepared: `prepared[task][client]` for the tasks so far; None where a client was not enrolled. A client that has
+        left is scored on its tasks all the same: this is measurement.
       limit: bytes of states and examples in a call; a larger cohort goes in several calls.
 
     Returns:
       The scores by name; for each client the score on tasks 0, 1, ...: "accuracy", or "nll" (mean loss) where the
       process counts no correct answers, with the two others for a density; None for a task without test examples.
     """
+    own = [_own_tasks([one[client] for one in prepared]) for client in range(len(store))]
     if "losses" in placed.entries(process.evaluate.type_signature.result):
-        return _density_scores(process, server_state, store, prepared, limit)
+        return _density_scores(process, server_state, store, own, len(prepared), limit)
     scores = _no_scores(len(store), len(prepared))
     pairs = [
-        (client, task)
-        for client in range(len(store))
-        for task in range(len(prepared))
-        if checks.num_examples(prepared[task][client].test)
+        (client, place)
+        for client, (_, tasks) in enumerate(own)
+        for place, task in enumerate(tasks)
+        if checks.num_examples(task.test)
     ]
-    data = [prepared[task][client].test_data() for client, task in pairs]
-    for (client, task), one in zip(pairs, _evaluate(process, server_state, store, pairs, data, limit)):
-        scores[client][task] = _score(one)
+    data = [own[client][1][place].test_data() for client, place in pairs]
+    for (client, place), one in zip(pairs, _evaluate(process, server_state, store, pairs, data, limit)):
+        scores[client][own[client][0][place]] = _score(one)
     return {scores_are(process): scores}
+
+
+def unchanged_scores(events: Sequence[Event], name: str, num_clients: int) -> dict[str, Rows]:
+    """The scores in a task in which nobody is enrolled: those at the end of the task before, and none for its own.
+
+    Args:
+      events: of the run so far.
+      name: "accuracy" or "nll", with which the names of all scores start.
+      num_clients: C.
+    """
+    ends = [event for event in events if event["event"] == "task_end"]
+    if not ends:
+        return {name: _no_scores(num_clients, 1)}
+    return {key: [[*row, None] for row in rows] for key, rows in ends[-1].items() if key.startswith(name)}
+
+
+def _own_tasks(prepared: Sequence[Optional[PreparedTask]]) -> tuple[list[int], list[PreparedTask]]:
+    """The numbers of the tasks that a client was enrolled in, and these; its own numbers for them are 0, 1, ..."""
+    own = [(number, task) for number, task in enumerate(prepared) if task is not None]
+    return [number for number, _ in own], [task for _, task in own]
 
 
 def _density_scores(
     process: ContinualProcess,
     server_state: Any,
     store: ClientStore,
-    prepared: Sequence[Sequence[PreparedTask]],
+    own: Sequence[tuple[Sequence[int], Sequence[PreparedTask]]],
+    num_tasks: int,
     limit: int,
 ) -> dict[str, Rows]:
-    """Each task's parameters meet the test examples of all tasks; what came out is put together afterwards."""
-    num_tasks = len(prepared)
+    """Each task's parameters meet the test examples of all tasks; what came out is put together afterwards.
+
+    Tasks go by the client's own numbers, `own[client]` has those of the run and the tasks.
+    """
     jobs = [  # (client, task whose parameters these are, tasks whose examples these are)
         (client, view, group)
-        for client in range(len(store))
-        for group in _same_context([one[client] for one in prepared])
-        for view in range(num_tasks)
+        for client, (_, tasks) in enumerate(own)
+        for group in _same_context(tasks)
+        for view in range(len(tasks))
     ]
-    data = [_together([prepared[task][client] for task in group]) for client, _, group in jobs]
+    data = [_together([own[client][1][task] for task in group]) for client, _, group in jobs]
     found = _evaluate(process, server_state, store, [job[:2] for job in jobs], data, limit)
     # losses[client][task][view]: float64 [M] of the task's test examples under that view
-    losses: list[list[list[np.ndarray]]] = [[[] for _ in prepared] for _ in range(len(store))]
+    losses: list[list[list[np.ndarray]]] = [[[] for _ in tasks] for _, tasks in own]
     for (client, _, group), one in zip(jobs, found):
-        sizes = [checks.num_examples(prepared[task][client].test) for task in group]
+        sizes = [checks.num_examples(own[client][1][task].test) for task in group]
         for task, part in zip(group, np.split(np.asarray(one["losses"], np.float64), np.cumsum(sizes)[:-1])):
             losses[client][task].append(part)
     named: dict[str, Rows] = {name: _no_scores(len(store), num_tasks) for name in _DENSITY}
@@ -93,7 +119,7 @@ def _density_scores(
         for task, views in enumerate(rows):
             if views and len(views[0]):
                 for name, way in _DENSITY.items():
-                    named[name][client][task] = float(way(np.stack(views), task).mean())
+                    named[name][client][own[client][0][task]] = float(way(np.stack(views), task).mean())
     return named
 
 
@@ -139,7 +165,7 @@ def _evaluate(
     data: Sequence[OrderedDict],
     limit: int,
 ) -> list[Mapping[str, Any]]:
-    """What `evaluate` says of each (client, task whose parameters are taken) with its data."""
+    """What `evaluate` says of each (client, own number of the task whose parameters are taken) with its data."""
     found: list[Mapping[str, Any]] = []
     if not pairs:
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ class RunState:
       server: the server's state, a structure of numpy values.
       store: the clients' states.
       base: the knowledge base.
-      selections: `selections[task][client]`, ids of the entries received, for every task begun.
+      selections: `selections[task][client]`, ids of the entries received, for every task begun; none for a client
+        that is not enrolled in it.
       task: number of the task that comes next or is being learned; T at the end of the run.
       round: how many of its rounds are done.
       fresh: whether the server's shared value is news to the clients.
@@ -55,11 +57,11 @@ def client_key(seed: int, client: int) -> np.ndarray:
     return np.random.SeedSequence((seed, client)).generate_state(2, np.uint32).view(np.int32)
 
 
-def sample_clients(settings: Settings, num_clients: int, task: int, round_num: int) -> list[int]:
-    """The clients that take part in a round, ascending; the same at every call."""
+def sample_clients(settings: Settings, active: Sequence[int], task: int, round_num: int) -> list[int]:
+    """Those of the clients active in a task (ascending) that take part in a round; the same at every call."""
     wanted = settings.clients_per_round
-    if wanted is None or wanted >= num_clients:
-        return list(range(num_clients))
+    if wanted is None or wanted >= len(active):
+        return list(active)
     # A tag keeps these draws apart from the clients' own keys, which hang from (seed, client).
     rng = np.random.default_rng(np.random.SeedSequence((settings.seed, task, round_num), spawn_key=(1,)))
-    return sorted(rng.choice(num_clients, wanted, replace=False).tolist())
+    return [active[place] for place in sorted(rng.choice(len(active), wanted, replace=False))]

@@ -10,6 +10,7 @@ import numpy as np
 from tffcl.errors import InputError
 from tffcl.program import checks
 from tffcl.program.client_data import ClientData, ClientTask
+from tffcl.streams import Enrollment
 from tffcl.transfers import Transfer, document_vectors
 from tffcl.transfers.knowledge_base import Summary
 
@@ -17,26 +18,47 @@ Summarise = Callable[[ClientTask], np.ndarray]
 
 
 class TaskData:
-    """Gives the tasks of all clients at once; keeps no more than the summaries of the latest task."""
+    """Gives the tasks of all clients at once; keeps no more than the summaries of the latest task.
+
+    `enrollment` says which clients are active in a task; None for all in all.
+    """
 
     def __init__(
-        self, data: ClientData, transfer: Transfer, seed: int, summarise: Optional[Summarise] = None
+        self,
+        data: ClientData,
+        transfer: Transfer,
+        seed: int,
+        summarise: Optional[Summarise] = None,
+        enrollment: Optional[Enrollment] = None,
     ):
         self.num_clients, self.num_tasks = data.num_clients, data.num_tasks
+        self.enrollment = enrollment or Enrollment.full(data.num_clients, data.num_tasks)
         self._data, self._transfer, self._seed = data, transfer, seed
         self._vectors = summarise or mean_vectors
-        self._summaries: tuple[int, list[Optional[Summary]]] = (-1, [])
+        self._summaries: tuple[int, dict[int, Optional[Summary]]] = (-1, {})
 
-    def tasks(self, task: int) -> list[ClientTask]:
-        """Task number `task` of every client."""
-        return [self._data.task(client, task) for client in range(self.num_clients)]
+    def active(self, task: int) -> tuple[int, ...]:
+        """The clients that are active in a task, ascending."""
+        return self.enrollment.active(task)
 
-    def summaries(self, task: int) -> list[Optional[Summary]]:
-        """What every client tells of a task: the same at every call; None where the transfer wants nothing."""
+    def newcomers(self, task: int) -> list[int]:
+        """Those of them whose first task it is."""
+        return [client for client in self.active(task) if not self.enrollment.tasks_before(client, task)]
+
+    def tasks(self, task: int) -> list[Optional[ClientTask]]:
+        """Task number `task` of every client; None for one that is not active in it."""
+        active = set(self.active(task))
+        return [
+            self._data.task(client, task) if client in active else None for client in range(self.num_clients)
+        ]
+
+    def summaries(self, task: int) -> dict[int, Optional[Summary]]:
+        """What every active client tells of a task: the same at every call; None where the transfer wants nothing."""
         if self._summaries[0] != task:
-            told: list[Optional[Summary]] = [None] * self.num_clients
+            told: dict[int, Optional[Summary]] = dict.fromkeys(self.active(task))
             if self._transfer.needs_summaries:
-                for client, one in enumerate(self.tasks(task)):
+                for client in told:
+                    one = self._data.task(client, task)
                     vectors = np.asarray(self._vectors(one), np.float32)
                     _check_vectors(vectors, one, f"client {client}, task {task}")
                     told[client] = self._transfer.summarise(vectors, (self._seed, client, task))
