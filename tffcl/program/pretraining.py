@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -57,14 +57,15 @@ def pretrain(
       InputError: data or settings that cannot be used; the message names the client.
       RunError: a client's weights are no longer finite.
     """
-    settings = Settings(num_rounds, seed)
+    settings, tasks = Settings(num_rounds, seed), _first_tasks(data, clients)
     process = build_fed_avg(network, training=training, seed=seed)
-    chosen, tasks = _participants(process, data, clients)
+    for client, task in tasks.items():
+        checks.check_task(process, task, f"client {client}, task 0")
     told = default_reporters(None) if reporters is None else reporters
     for reporter in told:
         reporter.start(1, num_rounds, [])
     try:
-        weights = _fed_avg(process, settings, chosen, tasks, told)
+        weights = _fed_avg(process, settings, tasks, told)
     finally:
         for reporter in told:
             reporter.close()
@@ -72,37 +73,35 @@ def pretrain(
     return FrozenEncoder(network.encoder, encoder), classifier
 
 
-def _participants(
-    process: ContinualProcess, data: ClientData, clients: Optional[Sequence[int]]
-) -> tuple[list[int], list[ClientTask]]:
-    """The clients that take part, and the first task of each, checked."""
-    if clients is not None and len(set(clients)) < len(clients):
-        raise InputError(f"clients: expected each client once, found {list(clients)}")
-    wrong = [client for client in clients or () if not 0 <= client < data.num_clients]
-    if wrong:
-        raise InputError(
-            f"clients: there is no client {wrong[0]}; expected numbers in 0..{data.num_clients - 1}"
-        )
-    named = range(data.num_clients) if clients is None else clients
-    tasks = {client: data.task(client, 0) for client in named}
+def _first_tasks(data: ClientData, clients: Optional[Sequence[int]]) -> dict[int, ClientTask]:
+    """Task 0 of each client that takes part, by the client's number."""
     if clients is None:
-        tasks = {client: task for client, task in tasks.items() if checks.num_examples(task.train)}
-    if not tasks:
+        tasks = ((client, data.task(client, 0)) for client in range(data.num_clients))
+        taking_part = {client: task for client, task in tasks if checks.num_examples(task.train)}
+    else:
+        _check_numbers(clients, data.num_clients)
+        taking_part = {client: data.task(client, 0) for client in clients}
+    if not taking_part:
         raise InputError("pre-training: no client has training examples in task 0")
-    for client, task in tasks.items():
-        checks.check_task(process, task, f"client {client}, task 0")
-    return list(tasks), list(tasks.values())
+    return taking_part
+
+
+def _check_numbers(clients: Sequence[int], num_clients: int) -> None:
+    if len(set(clients)) < len(clients):
+        raise InputError(f"clients: expected each client once, found {list(clients)}")
+    wrong = [client for client in clients if not 0 <= client < num_clients]
+    if wrong:
+        raise InputError(f"clients: there is no client {wrong[0]}; expected numbers in 0..{num_clients - 1}")
 
 
 def _fed_avg(
     process: ContinualProcess,
     settings: Settings,
-    clients: Sequence[int],
-    tasks: Sequence[ClientTask],
+    tasks: Mapping[int, ClientTask],
     reporters: Sequence[Reporter],
 ) -> np.ndarray:
     """The server's weights after all rounds, float32 `[kernels.size]`."""
-    server = process.initialize()
+    server, clients = process.initialize(), list(tasks)
     keys = [client_key(settings.seed, client) for client in clients]
     store = ClientStore(process.initialize_clients(server, keys))
     everybody = range(len(clients))
@@ -110,7 +109,7 @@ def _fed_avg(
     store.merge(everybody, process.begin_task(server, [store[place] for place in everybody], nothing))
     history, kind = History(), process.next.type_signature.parameter[1]
     # This network prepares nothing: its examples are what `prepare` would make of them.
-    training = [_training_data(task) for task in tasks]
+    training = [_training_data(task) for task in tasks.values()]
     for number in range(settings.num_rounds):
         server, changes, reported = process.next(server, store.project(everybody, kind), training)
         store.merge(everybody, changes)
