@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from tffcl.commands import ConFedMADEOptions, FedSeITOptions, confedmade_flags, exit_with, fedseit_flags
+from tffcl.commands import (
+    ConFedMADEOptions,
+    FedSeITOptions,
+    FilVerOptions,
+    confedmade_flags,
+    exit_with,
+    fedseit_flags,
+    fil_ver_flags,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,6 +51,19 @@ def confedmade(**flags: Any) -> None:
     """
     options = ConFedMADEOptions(**flags)
     from tffcl.commands import confedmade as command
+
+    command.run(options)
+
+
+@run.command("fil-ver")
+@fil_ver_flags
+def fil_ver(**flags: Any) -> None:
+    """FIL-VER and its baselines: image classifiers meet one domain after another, on clients that come and go.
+
+    Clients and server rehearse on embeddings of what is past, from an encoder that was frozen after the first task.
+    """
+    options = FilVerOptions(**flags)
+    from tffcl.commands import fil_ver as command
 
     command.run(options)
 

@@ -3,5 +3,14 @@
 from tffcl.commands.confedmade_options import ConFedMADEOptions, confedmade_flags
 from tffcl.commands.entry import exit_with
 from tffcl.commands.fedseit_options import FedSeITOptions, fedseit_flags
+from tffcl.commands.fil_ver_options import FilVerOptions, fil_ver_flags
 
-__all__ = ["ConFedMADEOptions", "FedSeITOptions", "confedmade_flags", "exit_with", "fedseit_flags"]
+__all__ = [
+    "ConFedMADEOptions",
+    "FedSeITOptions",
+    "FilVerOptions",
+    "confedmade_flags",
+    "exit_with",
+    "fedseit_flags",
+    "fil_ver_flags",
+]

@@ -1,0 +1,123 @@
+"""Every flag of `tffcl run fil-ver`, and how its text is read; what they mean together stands in the options."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import click
+
+from tffcl.commands import run_options
+from tffcl.commands.run_options import WHOLE
+
+# What clients send for rehearsal at the server, by method; the first three trust a variational encoder (VEE).
+SHARED = {"fil-ver": "sampled", "ver-stats": "stats", "ver": "none", "ebr": "embeddings", "ebr-no-sst": "none",
+          "vanilla": "none"}  # fmt: skip
+OFFLINE = ("offline", "offline-ebr", "offline-end-to-end")
+# Section 5.1: one client, ever new permutations of the pixels. What rehearses, and through which encoder.
+STUDY = ("none", "noise", "random-encoder", "naive", "naive-end-to-end", "ebr-1x", "ebr-16x")
+METHODS = (*SHARED, *OFFLINE, *STUDY)
+VARIATIONAL = ("fil-ver", "ver-stats", "ver", "vanilla", "offline")
+END_TO_END = ("offline-end-to-end", "naive-end-to-end")  # nothing is pre-trained, nothing frozen
+
+DATASETS = ("digits", "mnist", "fashion-mnist", "emnist-balanced", "mnist+fashion")
+CLASSES = ("emnist-balanced", "mnist+fashion")  # where other classes come under the same labels
+DOMAINS = ("rotations", "permutations", "mild", "classes")
+SCENARIOS = ("full", "decreasing", "increasing", "scattered")
+
+
+def _widths(context: Any, parameter: Any, given: Optional[str]) -> Optional[tuple[int, ...]]:
+    """Sizes of layers, from `--hidden 1000,1000`."""
+    if given is None:
+        return None
+    texts = [text.strip() for text in given.split(",")]
+    if not all(text.isdecimal() and int(text) > 0 for text in texts):
+        raise click.BadParameter(f"a layer needs 1 or more; found {', '.join(texts)}", context, parameter)
+    return tuple(map(int, texts))
+
+
+def _by_data(paper: str, digits: str) -> str:
+    return f"  [default: {paper}; {digits} for digits]"
+
+
+FLAGS = (
+    click.option(
+        "--method", type=click.Choice(METHODS), default="fil-ver", show_default=True,
+        help="fil-ver is VER-Sampled with server-side training (SST), ver has no SST, vanilla no rehearsal at all; "
+        f"offline ones have all data in one place; {', '.join(STUDY)} are those of section 5.1, with one client.",
+    ),
+    click.option(
+        "--dataset", type=click.Choice(DATASETS),
+        help="The data.  [default: the first at hand of emnist-balanced, fashion-mnist, mnist and digits, which needs "
+        "no files; mnist or digits for the methods of section 5.1]",
+    ),
+    run_options.DATA_DIR,
+    click.option(
+        "--domains", type=click.Choice(DOMAINS),
+        help="What differs from task to task; classes: other classes under the same labels."
+        "  [default: classes where the data have them, permutations for section 5.1, else rotations]",
+    ),
+    click.option("--num-clients", type=WHOLE, help="Clients.  [default: 10; 1 for section 5.1]"),
+    click.option("--num-tasks", type=WHOLE, help="Tasks, each a domain.  [default: 4; 10 for section 5.1]"),
+    click.option(
+        "--examples-per-task", type=WHOLE,
+        help="Training examples of a client in a task." + _by_data("300; 2000 for section 5.1", "100 and 400"),
+    ),
+    click.option(
+        "--test-examples", type=WHOLE, help="Test examples of a task, all clients together.  [default: all]"
+    ),
+    click.option(
+        "--enrollment", default="full", show_default=True, metavar=f"{'|'.join(SCENARIOS)}|FILE",
+        help="Who is there when; a file has a line for each client with a cell for each task: x not yet, * active, "
+        "o no longer.",
+    ),
+    click.option("--num-rounds", type=WHOLE, help="Rounds for each task." + _by_data("6", "4")),
+    click.option("--num-epochs", type=WHOLE, help="Epochs of a client in a round." + _by_data("2", "4")),
+    click.option("--batch-size", type=WHOLE, help="Examples in a step." + _by_data("32", "20")),
+    click.option("--learning-rate", type=float, default=1e-3, show_default=True, help="Of Adam."),
+    click.option(
+        "--beta", type=float, default=1e-4, show_default=True,
+        help="Weight of the divergence from N(0, I) when a VEE is pre-trained (eq. 9).",
+    ),
+    click.option("--embedding-size", type=WHOLE, help="Dimensions of an embedding." + _by_data("256", "32")),
+    click.option(
+        "--hidden", callback=_widths, metavar="N,N,...",
+        help="Units of the linear layers, in the encoder as in the classifier." + _by_data("1000,1000", "100"),
+    ),
+    click.option(
+        "--filters", callback=_widths, metavar="N,N,...",
+        help="Of the encoder's 5 x 5 convolutions." + _by_data("32,64", "8,16"),
+    ),
+    click.option(
+        "--pretraining", type=click.Choice(["central", "federated"]), default="central", show_default=True,
+        help="How the encoder learns from the first task of the clients that are enrolled in it.",
+    ),
+    click.option("--pretraining-epochs", type=WHOLE, help="Epochs of it." + _by_data("20", "30")),
+    click.option(
+        "--client-memory", type=click.IntRange(min=0),
+        help="Rows that each client remembers of its past tasks." + _by_data("300", "100"),
+    ),
+    click.option(
+        "--memory-share", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True,
+        help="In section 5.1: share of each past task's examples that the memory has room for at the last task.",
+    ),
+    click.option(
+        "--send-per-round", type=WHOLE,
+        help="Examples that a client sends for SST in a round, each once in all." + _by_data("30", "25"),
+    ),
+    click.option("--sst-steps", type=WHOLE, default=50, show_default=True, help="S_max."),
+    click.option("--sst-learning-rate", type=float, default=1e-3, show_default=True, help="eta_s."),
+    click.option("--server-memory", type=WHOLE, help="Rows that the server keeps." + _by_data("2000", "800")),
+    click.option("--proximal", type=float, default=0.0, show_default=True, help="mu of FedProx."),
+    click.option("--dp-clip", type=float, help="Norm to which each vector that is sent is clipped."),
+    click.option(
+        "--dp-noise-multiplier", type=float,
+        help="Standard deviation of the noise on each vector that is sent, in units of --dp-clip; tells epsilon.",
+    ),
+    run_options.CLIENTS_PER_ROUND,
+    run_options.evaluate_every("round"),
+    run_options.seed("Of everything that is drawn in training."),
+    run_options.SPLIT_SEED,
+    run_options.RUNTIME,
+    run_options.OUTPUT_DIR,
+    run_options.RESUME,
+)  # fmt: skip
