@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.models import FrozenEncoder, IdentityEncoder, ImageEncoder, TextEncoder, VectorEncoder
@@ -195,6 +196,12 @@ def test_wrong_sizes(make, message):
         make()
 
 
+def test_lists_of_sizes_are_tuples():
+    encoder = ImageEncoder([8, 8], filters=[3, 5], hidden=[10, 9], embedding_size=4)
+    assert repr(encoder) == repr(CASES["image"][0])
+    assert encoder == CASES["image"][0]
+
+
 # -- frozen ----------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +229,19 @@ def test_frozen_encoder_takes_any_number_of_examples(count):
     assert found.shape == (count, 8)
     if count:
         np.testing.assert_allclose(found, one.encoder.encode(one.values, {}, {"x": x}), atol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["image", "text"])
+def test_frozen_encoder_in_a_federated_computation(tff_context, case):
+    one, (_, context, examples) = frozen(case), CASES[case]
+    before = one.encode(context, examples)  # the eager function does not get in the way
+
+    @tff.tensorflow.computation(one.encoder.context_type, one.encoder.example_type)
+    def encode(context, examples):
+        return one.encode(context, examples)
+
+    np.testing.assert_allclose(encode(context, examples), before, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(one.encode(context, examples), before)
 
 
 def test_frozen_weights_cannot_be_written():

@@ -17,9 +17,8 @@ from tffcl.layers.kernels import VectorLayout
 from tffcl.layers.variational import safe_log_scale, sample_posterior
 from tffcl.models.network import Tensors, glorot_uniform
 
-INITIAL_LOG_SCALE = (
-    -2.0
-)  # the first sigma is 0.14: noise does not drown an embedding that nothing has shaped yet
+# The first sigma is 0.14: noise does not drown an embedding that nothing has shaped yet.
+INITIAL_LOG_SCALE = -2.0
 
 
 class Encoder(abc.ABC):
@@ -100,6 +99,7 @@ class LayeredEncoder(Encoder):
     hidden: tuple[int, ...]
 
     def _check_sizes(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))  # lists would make another `repr`
         if self.embedding_size < 1:
             raise errors.InputError(f"embedding_size: expected at least 1, found {self.embedding_size}")
         if any(width < 1 for width in self.hidden):

@@ -57,6 +57,8 @@ class ImageEncoder(LayeredEncoder):
     def __post_init__(self) -> None:
         _check_image(self.shape, self.max_value)
         self._check_sizes()
+        for name in ("shape", "filters"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if any(count < 1 for count in self.filters):
             raise errors.InputError(f"filters: expected at least 1 in each layer, found {self.filters}")
 
