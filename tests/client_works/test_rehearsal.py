@@ -1,0 +1,213 @@
+"""The rehearsal client against softmax regression in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import rehearsing
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.client_works import LocalTraining, RehearsalModel
+from tffcl.models import MLP
+
+WHOLE = LocalTraining(
+    num_epochs=3,
+    batch_size=1000,
+    learning_rate=0.5,
+    patience=0,
+    optimizer=tff.learning.optimizers.build_sgdm(0.5),
+)
+
+
+def _first(runner, count=10, seed=0):
+    runner.begin()
+    return runner.prepare(rehearsing.examples(count, seed))
+
+
+def _by_hand(shared, z, labels, steps=3, rate=0.5, proximal=0.0):
+    weights = shared.astype(np.float64)
+    for _ in range(steps):
+        weights = weights - rate * (
+            rehearsing.softmax_gradient(weights, z, labels) + proximal * (weights - shared)
+        )
+    return weights
+
+
+@pytest.mark.parametrize("proximal", [0.0, 0.7])
+def test_a_round_is_gradient_descent_on_the_new_task_and_all_memories(proximal):
+    runner = rehearsing.Runner(rehearsing.work(False, training=WHOLE, client_memory=6, proximal=proximal))
+    old = _first(runner)
+    update, weight, _ = runner.train(old)
+    z, labels = old["stats"].numpy(), old["label"].numpy()
+    expected = _by_hand(runner.shared.numpy(), z, labels, proximal=proximal)
+    np.testing.assert_allclose(runner.shared + update["delta"], expected, atol=1e-5)
+    assert weight == 10
+    runner.end(old)
+    new = _first(runner, 5, seed=1)
+    update, weight, metrics = runner.train(new)
+    kept = runner.state["memory_vectors"].numpy(), runner.state["memory_label"].numpy()
+    assert {tuple(row) for row in kept[0]} <= {tuple(row) for row in z}
+    both = np.concatenate([new["stats"], kept[0]]), np.concatenate([new["label"], kept[1]])
+    expected = _by_hand(runner.shared.numpy(), *both, proximal=proximal)
+    np.testing.assert_allclose(runner.shared + update["delta"], expected, atol=1e-5)
+    assert weight == 5  # eq. 1 counts the client's new examples
+    assert (metrics["examples"], metrics["remembered"], metrics["sent"]) == (5, 6, len(update["sent"]))
+
+
+def test_embeddings_are_sampled_anew_at_each_use():
+    """Two rounds from the same weights differ by the samples alone; with a narrow posterior they do not."""
+    for log_scale, differ in ((-1.0, True), (-10.0, False)):
+        runner = rehearsing.Runner(rehearsing.work(training=WHOLE))
+        train = _first(runner)
+        train["stats"] = tf.concat(
+            [train["stats"][:, : rehearsing.SIZE], tf.fill([10, rehearsing.SIZE], log_scale)], 1
+        )
+        deltas = [runner.train(train)[0]["delta"].numpy() for _ in range(2)]
+        assert np.allclose(*deltas, atol=1e-3) != differ
+
+
+def test_a_sampled_step_follows_the_expected_gradient():
+    """Over many examples the mean gradient at sampled z is near that of many more samples, drawn by numpy."""
+    one_step = LocalTraining(1, 10**6, 1.0, patience=0, optimizer=tff.learning.optimizers.build_sgdm(1.0))
+    runner = rehearsing.Runner(rehearsing.work(training=one_step))
+    train = _first(runner, 20_000)
+    update, _, _ = runner.train(train)
+    mean, log_scale = np.split(np.tile(train["stats"].numpy(), (5, 1)), 2, axis=1)
+    z = mean + np.exp(log_scale) * np.random.default_rng(0).normal(size=mean.shape)
+    labels = np.tile(train["label"].numpy(), 5)
+    np.testing.assert_allclose(
+        update["delta"], -rehearsing.softmax_gradient(runner.shared.numpy(), z, labels), atol=5e-3
+    )
+
+
+def test_memory_is_bounded_and_shared_fairly_by_tasks():
+    runner = rehearsing.Runner(rehearsing.work(client_memory=12))
+    for task in range(4):
+        train = _first(runner, 40, seed=task)
+        runner.end(train)
+        tasks, counts = np.unique(runner.state["memory_task"], return_counts=True)
+        assert counts.sum() == 12
+        np.testing.assert_array_equal(tasks, np.arange(task + 1))
+        assert np.ptp(counts) <= rehearsing.CLASSES  # labels take turns, so tasks differ by a turn at most
+
+
+def test_without_memory_nothing_is_kept():
+    runner = rehearsing.Runner(rehearsing.work(client_memory=0))
+    train = _first(runner)
+    runner.end(train)
+    assert runner.state["memory_vectors"].shape == (0, 2 * rehearsing.SIZE)
+
+
+def test_memories_may_come_from_another_encoder():
+    other = rehearsing.encoder(seed=9)
+    runner = rehearsing.Runner(rehearsing.work(client_memory=100, memory_encoder=other))
+    raw = rehearsing.examples(10)
+    train = _first(runner)
+    runner.end(train)
+    expected = other.encode({}, {"x": tf.constant(raw["x"])}).numpy()
+    assert {tuple(row) for row in runner.state["memory_vectors"].numpy()} == {tuple(row) for row in expected}
+    np.testing.assert_array_equal(
+        train["stats"], rehearsing.encoder().encode({}, {"x": tf.constant(raw["x"])})
+    )
+
+
+def test_prepared_statistics_are_the_frozen_encoders():
+    runner = rehearsing.Runner(rehearsing.work())
+    raw = rehearsing.examples(300)
+    runner.begin()
+    expected = rehearsing.encoder().encode({}, {"x": tf.constant(raw["x"])})
+    np.testing.assert_array_equal(runner.prepare(raw)["stats"], expected)
+
+
+@pytest.mark.parametrize("sharing", ["none", "sampled", "stats"])
+def test_a_client_without_examples_says_nothing(sharing):
+    runner = rehearsing.Runner(rehearsing.work(sharing=sharing, client_memory=5))
+    runner.end(_first(runner))  # it has memories, but no new task
+    before = {name: np.array(value) for name, value in runner.state.items()}
+    update, weight, metrics = runner.train(runner.prepare(rehearsing.examples(0)))
+    assert weight == 0
+    assert metrics["examples"] == 0
+    weights = update if sharing == "none" else update["weights"]
+    assert not np.any(weights["sent"])
+    if sharing != "none":
+        assert len(update["rehearsal"]["label"]) == 0
+        assert metrics["extra_bytes"] == 0
+    for name, value in before.items():
+        np.testing.assert_array_equal(runner.state[name], value)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_very_few_examples_are_enough(count):
+    runner = rehearsing.Runner(rehearsing.work(sharing="sampled", client_memory=5))
+    train = _first(runner, count)
+    update, weight, metrics = runner.train(train)
+    assert weight == count
+    assert metrics["extra_bytes"] == count * 4 * (rehearsing.SIZE + 3)
+    assert np.isfinite(update["weights"]["delta"]).all()
+    assert len(runner.train(train)[0]["rehearsal"]["label"]) == 0  # all were sent
+
+
+def test_a_client_whose_weights_are_not_finite_sends_nothing_and_keeps_its_state():
+    runner = rehearsing.Runner(rehearsing.work(sharing="stats"))
+    train = _first(runner)
+    train["stats"] = tf.where(tf.range(10)[:, None] == 3, float("nan"), train["stats"])
+    update, weight, metrics = runner.train(train)
+    assert metrics["non_finite"] == 1
+    assert weight == 0
+    assert len(update["rehearsal"]["label"]) == 0
+    assert runner.state["offered"] == 0
+    assert not np.any(update["weights"]["delta"])
+
+
+def test_evaluation_stands_at_mu_and_counts_everything():
+    runner = rehearsing.Runner(rehearsing.work())
+    test = _first(runner, 700, seed=4)  # more than a batch
+    sums = runner.work.evaluate({"task": tf.constant(0)}, runner.shared, {}, test)
+    kernel = runner.shared.numpy()[: rehearsing.SIZE * rehearsing.CLASSES].reshape(rehearsing.SIZE, -1)
+    logits = test["stats"].numpy()[:, : rehearsing.SIZE] @ kernel
+    labels = test["label"].numpy()
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    assert sums["count"] == 700
+    assert sums["correct"] == (logits.argmax(1) == labels).sum()
+    np.testing.assert_allclose(sums["loss"], -np.log(chances[np.arange(700), labels]).sum(), rtol=1e-5)
+
+
+def test_validation_stands_at_mu():
+    runner = rehearsing.Runner(rehearsing.work(training=WHOLE))
+    train = _first(runner)
+    validation = runner.prepare(rehearsing.examples(50, seed=5))
+    update, _, metrics = runner.train(train, validation)
+    sums = runner.work.evaluate({}, runner.shared + update["delta"], {}, validation)
+    np.testing.assert_allclose(metrics["validation_loss"], sums["loss"] / 50, rtol=1e-5)
+
+
+def test_a_first_classifier_may_be_given():
+    first = np.linspace(-1, 1, MLP(rehearsing.SIZE, rehearsing.CLASSES, ()).weights.size).astype(np.float32)
+    np.testing.assert_array_equal(rehearsing.work(initial=first).initialize_shared(), first)
+    drawn = [rehearsing.work(seed=seed).initialize_shared().numpy() for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+
+
+def test_what_does_not_fit_is_said():
+    encoder = rehearsing.encoder()
+    for bad, match in (
+        (
+            lambda: RehearsalModel(encoder, MLP(7, 2)),
+            "classifier: takes 7 inputs, the encoder gives embeddings of 3",
+        ),
+        (lambda: rehearsing.model(initial=np.zeros(3, "f")), r"initial: expected float32\[16\], all finite"),
+        (
+            lambda: rehearsing.model(memory_encoder=rehearsing.encoder(False)),
+            "memory_encoder: gives 3 numbers",
+        ),
+        (
+            lambda: rehearsing.work(client_memory=-1),
+            "client_memory: expected a number that is not negative, found -1",
+        ),
+        (lambda: rehearsing.work(proximal=-0.5), "proximal: expected a number that is not negative"),
+    ):
+        with pytest.raises(errors.InputError, match=match):
+            bad()
