@@ -29,6 +29,13 @@ def test_three_by_three_by_hand():
     assert metrics.backward_transfer(MATRIX) == pytest.approx(-0.2)
 
 
+def test_by_task_counts_only_the_clients_that_have_data():
+    other = [[0.5, NAN, NAN], [NAN, NAN, NAN], [NAN, 0.5, NAN]]
+    found = metrics.accuracy_by_task([MATRIX, other])
+    assert found == pytest.approx(np.array([[0.7, NAN, NAN], [0.95, 0.8, NAN], [0.6, 0.6, 0.8]]), nan_ok=True)
+    assert metrics.accuracy_by_task(MATRIX) == pytest.approx(np.array(MATRIX), nan_ok=True)
+
+
 def test_losses_by_hand():
     assert metrics.forgetting(LOSSES, higher_is_better=False) == pytest.approx(0.75)
     assert metrics.backward_transfer(LOSSES, higher_is_better=False) == pytest.approx(0)

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.program import ClientTask, run_program
+from tffcl.streams import Enrollment
 from tffcl.templates import ClientWork, FinalizerProcess, compose_continual_process, placed
 from tffcl.transfers import PreviousTask
 
@@ -150,6 +151,27 @@ class TinyData:
         parts = {"train": examples(12), "validation": examples(4), "test": examples(5 + client)}
         made = ClientTask(context, test_context=context, num_classes=CLASSES, **parts)
         return dataclasses.replace(made, **self.changes.get(f"client_{client}_task_{task}", {}))
+
+
+class EnrolledData(TinyData):
+    """The same, empty where a client is not active; `client_C_task_T` among the changes keeps the examples there."""
+
+    def __init__(self, enrollment, **changes):
+        super().__init__(enrollment.num_clients, enrollment.num_tasks, **changes)
+        self.enrollment = enrollment
+
+    def task(self, client, task):
+        one = super().task(client, task)
+        if client in self.enrollment.active(task) or f"client_{client}_task_{task}" in self.changes:
+            return one
+        none = OrderedDict(x=np.zeros((0, D), np.float32), label=np.zeros(0, np.int32))
+        return dataclasses.replace(one, train=none, validation=none, test=none)
+
+
+def run_enrolled(process, table, output_dir=None, **options):
+    """A run of clients that come and go."""
+    enrollment = Enrollment.from_table(table)
+    return run(process, output_dir, EnrolledData(enrollment), enrollment=enrollment, **options)
 
 
 def run(process, output_dir=None, data=None, transfer=None, **options):

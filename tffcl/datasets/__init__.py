@@ -3,9 +3,7 @@
 from tffcl.datasets.binarisation import binarise, binarise_stochastic
 from tffcl.datasets.binary_dataset import BinaryDataset, load_binary
 from tffcl.datasets.binary_vectors import BinaryVectors, join_vectors
-from tffcl.datasets.domains import (
-    Domain,
-    Domains,
+from tffcl.datasets.domain_sets import (
     class_groups,
     emnist_balanced,
     mild,
@@ -13,6 +11,7 @@ from tffcl.datasets.domains import (
     permutations,
     rotations,
 )
+from tffcl.datasets.domains import Domain, Domains
 from tffcl.datasets.encoding import EncodedTextDataset, encode
 from tffcl.datasets.idx_files import read_idx
 from tffcl.datasets.image_dataset import ImageDataset
