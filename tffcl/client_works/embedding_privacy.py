@@ -1,28 +1,64 @@
-"""Clipping and Gaussian noise on each vector that a client sends."""
+"""Differential privacy for vectors that leave a client: clip, and add Gaussian noise."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
-from tffcl import errors
+from tffcl.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingPrivacy:
-    """The Gaussian mechanism on each vector by itself."""
+    """Clips each vector to the Euclidean norm `clip` and adds noise N(0, (noise_multiplier clip)^2) to every entry.
+
+    The Gaussian mechanism (Dwork, Roth: The Algorithmic Foundations of Differential Privacy, 2014, appendix A), on
+    every example by itself: `tffcl.metrics.embedding_epsilon` says what it guarantees for one that is sent once,
+    and what it does not protect: labels, the number of examples, the model update.
+
+    The noise follows from the client's key, as all randomness here does, so that runs can be repeated. The guarantee
+    therefore holds only against whoever does not know the seed: keep it secret, and take one that cannot be guessed.
+    A key must not serve twice. The noise's norm is about noise_multiplier clip sqrt(d), much more than the vector's
+    own unless noise_multiplier is small.
+
+    Args:
+      clip: largest norm that a vector keeps.
+      noise_multiplier: standard deviation of the noise / clip.
+
+    Raises:
+      InputError: an argument is not finite, or not above 0.
+    """
 
     clip: float
     noise_multiplier: float
 
     def __post_init__(self) -> None:
         for name in ("clip", "noise_multiplier"):
-            if not getattr(self, name) > 0:
-                raise errors.InputError(f"{name}: expected a positive number, found {getattr(self, name)}")
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise InputError(f"{name}: expected a number above 0, found {value!r}")
 
     def apply(self, vectors: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        """Vectors of norm `clip` at most, with noise; float32 `[N, d]`."""
-        clipped = tf.clip_by_norm(vectors, self.clip, axes=[1])
+        """What may be sent instead of `vectors`.
+
+        A vector with NaN or an infinite entry counts as zeros: it too must leave with noise alone.
+
+        Args:
+          vectors: float32 `[N, d]`.
+          key: int32 `[2]`, used nowhere else.
+
+        Returns:
+          float32 `[N, d]`.
+        """
+        finite = tf.reduce_all(tf.math.is_finite(vectors), axis=1, keepdims=True)
+        vectors = tf.where(finite, vectors, 0.0)
+        # Squares of large entries overflow; those of entries up to 1 do not.
+        largest = tf.reduce_max(tf.abs(vectors), axis=1, keepdims=True)
+        scaled = tf.math.divide_no_nan(vectors, largest)
+        norm = tf.norm(scaled, axis=1, keepdims=True)
+        # The norm is largest * norm, compared without the product, which may overflow as well.
+        kept = tf.minimum(largest, tf.math.divide_no_nan(self.clip, norm))
         noise = tf.random.stateless_normal(tf.shape(vectors), key)
-        return clipped + self.noise_multiplier * self.clip * noise
+        return scaled * kept + self.noise_multiplier * self.clip * noise

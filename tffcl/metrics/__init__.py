@@ -1,7 +1,11 @@
-"""What a continual learner achieved, forgot and sent: plain numpy on accuracy[client][after task][task]."""
+"""What a continual learner achieved, forgot, sent and gave away.
+
+Scores are plain numpy on accuracy[client][after task][task].
+"""
 
 from tffcl.metrics.communication import dense_bytes, sparse_bytes
 from tffcl.metrics.densities import average_nll, base_task_nll, new_task_nll
+from tffcl.metrics.leak import LinkResult, link_by_distance, link_by_likelihood
 from tffcl.metrics.matrices import (
     accuracy_by_task,
     average_accuracy,
@@ -12,18 +16,25 @@ from tffcl.metrics.matrices import (
     score_tensor,
     task_averaged_test_accuracy,
 )
+from tffcl.metrics.privacy import embedding_epsilon
+from tffcl.metrics.reconstruction import reconstruction_r2
 
 __all__ = [
+    "LinkResult",
     "accuracy_by_task",
     "average_accuracy",
     "average_nll",
     "backward_transfer",
     "base_task_nll",
     "dense_bytes",
+    "embedding_epsilon",
     "forgetting",
     "forward_transfer",
+    "link_by_distance",
+    "link_by_likelihood",
     "mean_of_known",
     "new_task_nll",
+    "reconstruction_r2",
     "score_tensor",
     "sparse_bytes",
     "task_averaged_test_accuracy",

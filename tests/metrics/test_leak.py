@@ -1,0 +1,140 @@
+"""Linking what was sent to its source: against sums of scipy's densities, sklearn's neighbours, and chance."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.neighbors import NearestNeighbors
+
+from tffcl import metrics
+from tffcl.errors import InputError
+from tffcl.metrics import leak
+
+
+def candidates(count, width, scale, seed=0):
+    """Means, log scales around `scale`, and a generator."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(count, width)), np.log(scale) + 0.3 * rng.normal(size=(count, width)), rng
+
+
+def sampled(mean, log_scale, truth, resends, rng):
+    return mean[truth] + np.exp(log_scale[truth]) * rng.normal(size=(resends, len(truth), mean.shape[1]))
+
+
+def by_hand(sent, mean, log_scale, truth):
+    """Ranks of the truth by log-densities summed one by one, all different."""
+    log_p = stats.norm.logpdf(sent[:, :, None], mean, np.exp(log_scale)).sum(axis=(0, 3))
+    return np.array([1 + (row > row[place]).sum() for row, place in zip(log_p, truth)])
+
+
+@pytest.mark.parametrize("resends", [1, 3])
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_likelihood_against_summed_densities(resends, offset, monkeypatch):
+    monkeypatch.setattr(leak, "CHUNK", 100)  # chunks of 5 of the 40 sent
+    mean, log_scale, rng = candidates(20, 3, scale=1.0)
+    truth = rng.integers(20, size=40)
+    sent = sampled(mean + offset, log_scale, truth, resends, rng)
+    ranks = by_hand(sent, mean + offset, log_scale, truth)
+    assert 1 < ranks.mean() < 10
+    found = metrics.link_by_likelihood(sent, mean + offset, log_scale, truth)
+    assert found == leak.LinkResult((ranks == 1).mean(), (ranks <= 5).mean(), ranks.mean())
+    if resends == 1:
+        assert metrics.link_by_likelihood(sent[0], mean + offset, log_scale, truth) == found
+
+
+def test_likelihood_uses_the_scale_and_distance_does_not():
+    # 0.9 is nearer to the mean 1 of the narrow candidate, and 90 of its standard deviations away.
+    sent, mean, log_scale = [[0.1]], [[0.0], [1.0]], np.log([[0.001], [1.0]])
+    assert metrics.link_by_likelihood(sent, mean, log_scale, [1]).top1 == 1
+    assert metrics.link_by_distance(sent, mean, [1]).top1 == 0
+
+
+def test_distance_against_neighbours_of_sklearn():
+    mean, _, rng = candidates(30, 4, scale=1.0)
+    sent, truth = rng.normal(size=(50, 4)), rng.integers(30, size=50)
+    order = NearestNeighbors(n_neighbors=30, algorithm="brute").fit(mean).kneighbors(sent)[1]
+    ranks = 1 + np.argmax(order == truth[:, None], axis=1)
+    expected = leak.LinkResult((ranks == 1).mean(), (ranks <= 5).mean(), ranks.mean())
+    assert metrics.link_by_distance(sent, mean, truth) == expected
+
+
+def test_what_is_deterministic_is_linked_always():
+    mean, log_scale, rng = candidates(200, 8, scale=1e-6)
+    truth = rng.permutation(200)
+    always = leak.LinkResult(1, 1, 1)
+    assert metrics.link_by_distance(mean[truth], mean, truth) == always
+    # One byte of one pixel apart, beside a large common part.
+    close = 1e4 + np.eye(200) / 255
+    assert metrics.link_by_distance(close[truth], close, truth) == always
+    sent = sampled(mean, log_scale, truth, 1, rng)
+    assert metrics.link_by_likelihood(sent, mean, log_scale, truth) == always
+
+
+def test_noise_that_drowns_everything_leaves_chance():
+    mean, _, rng = candidates(50, 8, scale=1.0)
+    log_scale, truth = np.full_like(mean, np.log(1e4)), rng.integers(50, size=20_000)
+    found = metrics.link_by_likelihood(sampled(mean, log_scale, truth, 1, rng), mean, log_scale, truth)
+    # Standard deviations of the three means: 0.001, 0.002, 0.1.
+    assert found.top1 == pytest.approx(1 / 50, abs=0.004)
+    assert found.top5 == pytest.approx(5 / 50, abs=0.008)
+    assert found.mean_rank == pytest.approx(51 / 2, abs=0.4)
+
+
+def test_sending_again_leaks_more():
+    mean, log_scale, rng = candidates(300, 16, scale=3.0)
+    truth = np.arange(300)
+    sent = sampled(mean, log_scale, truth, 8, rng)
+    shares = [metrics.link_by_likelihood(sent[:r], mean, log_scale, truth).top1 for r in (1, 2, 4, 8)]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.5 < 0.8 < shares[-1]
+
+
+def test_equal_candidates_share_their_places():
+    # Three equal candidates nearer than the rest: places 1, 2, 3 in random order.
+    mean = np.array([[1.0, 2.0]] * 3 + [[5.0, 5.0], [9.0, 9.0], [7.0, 7.0]])
+    sent = [[1.1, 2.1], [1.1, 2.1]]
+    first = metrics.link_by_distance(sent[:1], mean, [1])
+    assert first.top1 == pytest.approx(1 / 3)
+    assert (first.top5, first.mean_rank) == (1, 2)
+    assert metrics.link_by_distance(sent[:1], mean, [4]) == leak.LinkResult(0, 0, 6)
+    everywhere = metrics.link_by_likelihood(sent, np.zeros([8, 2]), np.zeros([8, 2]), [0, 7])
+    assert everywhere == leak.LinkResult(1 / 8, 5 / 8, 4.5)
+
+
+def test_a_single_candidate():
+    assert metrics.link_by_distance([[3.0], [4.0]], [[0.0]], [0, 0]) == leak.LinkResult(1, 1, 1)
+    assert metrics.link_by_likelihood([[3.0]], [[0.0]], [[0.0]], [0]) == leak.LinkResult(1, 1, 1)
+
+
+PAIR = np.zeros([2, 3])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((PAIR, PAIR, PAIR + np.nan, [0, 1]), "log_scale: found NaN"),
+        ((PAIR - np.inf, PAIR, PAIR, [0, 1]), "sent: found NaN or an infinite value"),
+        (([["a"] * 3], PAIR, PAIR, [0]), "sent: expected numbers"),
+        ((PAIR[0], PAIR, PAIR, [0]), r"expected sent \[M, d\] or \[R, M, d\].* got \[3\]"),
+        ((PAIR, PAIR, PAIR[:1], [0, 1]), r"log_scale \[N, d\]; got \[2, 3\], \[2, 3\] and \[1, 3\]"),
+        ((PAIR[:, :2], PAIR, PAIR, [0, 1]), r"candidates of the same width; got \[2, 2\] and \[2, 3\]"),
+        ((PAIR[:0], PAIR, PAIR, []), "expected something sent"),
+        ((PAIR, PAIR[:0], PAIR[:0], [0, 1]), r"got \[2, 3\] and \[0, 3\]"),
+        ((PAIR, PAIR, PAIR, [0]), r"truth: expected whole numbers \[2\], got int64 \[1\]"),
+        ((PAIR, PAIR, PAIR, [0.0, 1.0]), r"truth: expected whole numbers \[2\], got float64"),
+        ((PAIR, PAIR, PAIR, [0, 2]), r"truth: expected places 0..1 of candidates, found 0..2"),
+        ((PAIR, PAIR, PAIR, [-1, 0]), r"found -1..0"),
+        ((PAIR, PAIR, PAIR - 400, [0, 1]), "log_scale: the likelihood leaves the range.* -400"),
+    ],
+)
+def test_wrong_input_to_likelihood(arguments, message):
+    with pytest.raises(InputError, match=message):
+        metrics.link_by_likelihood(*arguments)
+
+
+def test_wrong_input_to_distance():
+    with pytest.raises(InputError, match=r"expected sent \[M, k\] and candidates \[N, k\]; got \[1, 2, 3\]"):
+        metrics.link_by_distance(PAIR[None], PAIR, [0, 1])
+    with pytest.raises(InputError, match="candidates: found NaN"):
+        metrics.link_by_distance(PAIR, PAIR + np.nan, [0, 1])
+    with pytest.raises(InputError, match="truth"):
+        metrics.link_by_distance(PAIR, PAIR, [0, 5])
