@@ -49,7 +49,10 @@ class ClientData(Protocol):
         """T, the same for every client."""
 
     def task(self, client: int, task: int) -> ClientTask:
-        """Task number `task` (0 .. T-1) of client number `client` (0 .. C-1); the same at every call."""
+        """Task number `task` (0 .. T-1) of client number `client` (0 .. C-1); the same at every call.
+
+        Every client has training examples in every task, except where it is not enrolled: there it has no examples.
+        """
 
 
 def check_rows(stream: TaskStream, name: str, what: str, num_train: int, num_test: int) -> None:
