@@ -202,4 +202,6 @@ def test_images_that_are_not_square_may_be_turned_upside_down():
 
 
 def test_no_images():
-    assert datasets.rotations(TOY, (45,))[0].train_images(np.zeros(0, np.int64)).shape == (0, 6, 6)
+    for made in (datasets.rotations(TOY, (45, 90)), datasets.permutations(TOY, 2), datasets.mild(TOY)):
+        for domain in made.domains:
+            assert domain.train_images(np.zeros(0, np.int64)).shape == (0, 6, 6)

@@ -35,7 +35,7 @@ def permuted(images: np.ndarray, order: Sequence[int]) -> np.ndarray:
     >>> permuted(np.array([[[1, 2], [3, 4]]], np.uint8), (3, 0, 1, 2)).tolist()
     [[[4, 1], [2, 3]]]
     """
-    return images.reshape(len(images), -1)[:, list(order)].reshape(images.shape)
+    return images.reshape(len(images), len(order))[:, list(order)].reshape(images.shape)
 
 
 def mirrored(images: np.ndarray) -> np.ndarray:
