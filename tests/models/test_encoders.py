@@ -185,6 +185,10 @@ def test_the_paper_s_sizes():
         (lambda: ImageEncoder((8, 8), max_value=0), "max_value: expected a positive number, found 0"),
         (lambda: ImageEncoder((8, 8), filters=(3, 0)), "filters: expected at least 1 in each layer"),
         (lambda: ImageEncoder((8, 8), embedding_size=0), "embedding_size: expected at least 1, found 0"),
+        (
+            lambda: ImageEncoder((8, 8), initial_log_scale=6.0),
+            "initial_log_scale: expected -10.0 to 5.0, found 6.0",
+        ),
         (lambda: VectorEncoder(0), "size: expected at least 1, found 0"),
         (lambda: VectorEncoder(3, hidden=(0,)), "hidden: expected layers of at least 1 unit"),
         (lambda: TextEncoder(0), "dimension: expected at least 1, found 0"),

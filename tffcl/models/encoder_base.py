@@ -14,10 +14,9 @@ import tensorflow as tf
 
 from tffcl import errors
 from tffcl.layers.kernels import VectorLayout
-from tffcl.layers.variational import safe_log_scale, sample_posterior
+from tffcl.layers.variational import HIGHEST, LOWEST, safe_log_scale, sample_posterior
 from tffcl.models.network import Tensors, glorot_uniform
 
-# The first sigma is 0.14: noise does not drown an embedding that nothing has shaped yet.
 INITIAL_LOG_SCALE = -2.0
 
 
@@ -97,6 +96,7 @@ class LayeredEncoder(Encoder):
     """Features, linear layers with ReLU, and one linear layer for the embedding or two for mu and log sigma."""
 
     hidden: tuple[int, ...]
+    initial_log_scale: float
 
     def _check_sizes(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))  # lists would make another `repr`
@@ -104,6 +104,10 @@ class LayeredEncoder(Encoder):
             raise errors.InputError(f"embedding_size: expected at least 1, found {self.embedding_size}")
         if any(width < 1 for width in self.hidden):
             raise errors.InputError(f"hidden: expected layers of at least 1 unit, found {self.hidden}")
+        if not LOWEST <= self.initial_log_scale <= HIGHEST:
+            raise errors.InputError(
+                f"initial_log_scale: expected {LOWEST} to {HIGHEST}, found {self.initial_log_scale}"
+            )
 
     @property
     @abc.abstractmethod
@@ -132,11 +136,11 @@ class LayeredEncoder(Encoder):
         return ("mean", "log_scale") if self.variational else ("embedding",)
 
     def initial(self, key: tf.Tensor) -> tf.Tensor:
-        """Glorot-uniform kernels and zero biases, but those of log sigma at `INITIAL_LOG_SCALE`."""
+        """Glorot-uniform kernels and zero biases, but those of log sigma at `initial_log_scale`."""
         names = [name for name, _ in self.weights.parts]
         drawn = dict(zip(names, glorot_uniform([shape for _, shape in self.weights.parts], key)))
         if self.variational:
-            drawn["bias_log_scale"] += INITIAL_LOG_SCALE
+            drawn["bias_log_scale"] += self.initial_log_scale
         return self.weights.join(drawn)
 
     def encode(self, weights: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.layers.kernels import VectorLayout
-from tffcl.models.encoder_base import Encoder, LayeredEncoder, draw, mean_of
+from tffcl.models.encoder_base import INITIAL_LOG_SCALE, Encoder, LayeredEncoder, draw, mean_of
 from tffcl.models.encoder_frozen import FrozenEncoder
 from tffcl.models.network import Tensors
 
@@ -44,6 +44,7 @@ class ImageEncoder(LayeredEncoder):
       filters: of each convolution.
       hidden: units of each linear layer before the last.
       max_value: the value of full intensity, which becomes 1.
+      initial_log_scale: the first bias of log sigma.
     """
 
     shape: tuple[int, int]
@@ -52,6 +53,7 @@ class ImageEncoder(LayeredEncoder):
     filters: tuple[int, ...] = (32, 64)
     hidden: tuple[int, ...] = (1000, 1000)
     max_value: int = 255
+    initial_log_scale: float = INITIAL_LOG_SCALE
     name = "image"
 
     def __post_init__(self) -> None:
@@ -104,12 +106,14 @@ class VectorEncoder(LayeredEncoder):
       variational: as for `Encoder`.
       embedding_size: d.
       hidden: units of each linear layer before the last.
+      initial_log_scale: the first bias of log sigma.
     """
 
     size: int
     variational: bool = True
     embedding_size: int = 256
     hidden: tuple[int, ...] = (1000, 1000)
+    initial_log_scale: float = INITIAL_LOG_SCALE
     name = "vector"
 
     def __post_init__(self) -> None:
@@ -148,12 +152,14 @@ class TextEncoder(LayeredEncoder):
       variational: as for `Encoder`.
       embedding_size: d.
       hidden: units of each linear layer before the last.
+      initial_log_scale: the first bias of log sigma.
     """
 
     dimension: int
     variational: bool = True
     embedding_size: int = 256
     hidden: tuple[int, ...] = (1000, 1000)
+    initial_log_scale: float = INITIAL_LOG_SCALE
     name = "text"
 
     def __post_init__(self) -> None:
