@@ -1,0 +1,304 @@
+"""FIL-VER as a whole: who learns from what, what leaves a client, and its variants as parts left out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from unittest import mock
+
+import numpy as np
+import pytest
+import rehearsing
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors, runtime
+from tffcl.algorithms import build_fil_ver, fil_ver
+from tffcl.client_works import EmbeddingPrivacy, LocalTraining, RehearsalModel, RehearsalWork
+from tffcl.finalizers import ServerSideTraining
+from tffcl.models import MLP, FrozenEncoder, IdentityEncoder
+from tffcl.program import ClientTask, run_program
+from tffcl.streams import Enrollment
+from tffcl.transfers import NoTransfer
+
+CLIENTS, TASKS = 3, 3
+SST = ServerSideTraining(steps=2, batch_size=8, memory=16)
+HIDDEN = (7,)
+
+
+@pytest.fixture(name="_in_process", autouse=True, scope="module")
+def _runtime():
+    with runtime.in_process():
+        yield
+
+
+@pytest.fixture(name="plain", scope="module")
+def _plain(_in_process):
+    """FIL-VER with everybody enrolled: results and states, which several tests compare with."""
+    return _run(_build())
+
+
+class Data:
+    """Vectors for C clients in T tasks; none where a client is not enrolled."""
+
+    num_clients, num_tasks = CLIENTS, TASKS
+
+    def __init__(self, enrollment=None):
+        self._enrollment = enrollment or Enrollment.full(CLIENTS, TASKS)
+
+    def task(self, client, task):
+        here = client in self._enrollment.active(task)
+        train, test = (
+            rehearsing.examples(count * here, seed=(client, task, count)) for count in (9 + client, 20)
+        )
+        none = OrderedDict((name, values[:0]) for name, values in train.items())
+        return ClientTask({}, train, none, {}, test, rehearsing.CLASSES)
+
+
+def _build(variational=True, **options):
+    sharing = options.setdefault("sharing", "sampled")
+    options.setdefault("server_side_training", SST if sharing != "none" else False)
+    options.setdefault("training", LocalTraining(2, 4, 0.05, patience=0))
+    return build_fil_ver(
+        rehearsing.model(variational, HIDDEN),
+        **{"client_memory": 6, "send_per_round": 2, "seed": 3, **options},
+    )
+
+
+def _run(process, enrollment=None, rounds=2, **options):
+    """The results, and the server's state after each round."""
+    states = []
+
+    def watched(*args):
+        result = process.next(*args)
+        states.append(result[0])
+        return result
+
+    with mock.patch.object(run_program.__globals__["checks"], "check_data"):
+        results = run_program(
+            _with_next(process, watched),
+            Data(enrollment),
+            NoTransfer(),
+            num_rounds=rounds,
+            seed=5,
+            reporters=[],
+            enrollment=enrollment,
+            **options,
+        )
+    return results, states
+
+
+def _with_next(process, function):
+    """The process with another function in the place of `next`."""
+    stand_in = mock.Mock(side_effect=function, type_signature=process.next.type_signature)
+    return dataclasses.replace(process, next=stand_in)
+
+
+def _weights(states):
+    return np.stack([state["shared"] for state in states])
+
+
+def test_without_a_past_task_ver_is_plain_federated_averaging():
+    """In the scattered scenario no client ever has a past task: VER without SST is vanilla, to the bit."""
+    scattered = Enrollment.scattered(CLIENTS, TASKS)
+    (one, ver), (other, vanilla) = (
+        _run(_build(sharing="none", client_memory=memory), scattered) for memory in (6, 0)
+    )
+    np.testing.assert_array_equal(_weights(ver), _weights(vanilla))
+    np.testing.assert_array_equal(one.scores, other.scores)
+
+
+def test_the_mean_is_weighted_by_examples():
+    """Eq. 1, from what each client's work returns by itself."""
+    process = _build(sharing="none", client_memory=0, server_side_training=False)
+    work = process.task_view.__self__
+    _, states = _run(process, rounds=1)
+    shared, counts, deltas = work.initialize_shared(), [], []
+    for client in range(CLIENTS):
+        runner = rehearsing.Runner(work)
+        key = np.random.SeedSequence((5, client)).generate_state(2, np.uint32).view(np.int32)
+        runner.state = work.initialize_client(shared, tf.zeros([0], tf.int32), tf.constant(key))
+        runner.begin()
+        update, weight, _ = runner.train(runner.prepare(Data().task(client, 0).train))
+        counts.append(float(weight))
+        deltas.append(update["delta"].numpy())
+    assert counts == [9, 10, 11]
+    expected = shared.numpy() + np.average(deltas, axis=0, weights=counts)
+    np.testing.assert_allclose(states[0]["shared"], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("sharing", ["sampled", "stats", "embeddings"])
+def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
+    decreasing = Enrollment.decreasing(CLIENTS, TASKS)
+    results, states = _run(_build(sharing != "embeddings", sharing=sharing), decreasing)
+    memory = states[-1]["finalizer"]["memory"]
+    assert set(memory["task"]) == {0, 1, 2}
+    assert all(len(state["finalizer"]["memory"]["label"]) <= SST.memory for state in states)
+    assert len(memory["label"]) == SST.memory
+    # What is sent is counted: 2 examples a client and round, for as long as the client is there.
+    row = 4 * (memory["vectors"].shape[1] + 3)
+    size = 4 * states[0]["shared"].size
+    assert results.bytes_up_dense[0][0] == size + 2 * row
+    away = [client for client in range(CLIENTS) if client not in decreasing.active(TASKS - 1)]
+    assert away
+    for client in away:
+        assert results.bytes_up_dense[client][-1] == 0
+
+
+def test_a_client_that_is_not_there_yet_is_not_rehearsed():
+    increasing = Enrollment.increasing(CLIENTS, TASKS)
+    seen = [set() for _ in range(TASKS)]
+    _, states = _run(
+        _build(send_per_round=1000, server_side_training=ServerSideTraining(memory=1000)), increasing
+    )
+    for place, state in enumerate(states):
+        memory = state["finalizer"]["memory"]
+        seen[place // 2] = {tuple(row) for row in memory["vectors"]}
+    for task in range(TASKS):
+        there = sum(9 + client for t in range(task + 1) for client in increasing.active(t))
+        assert len(seen[task]) == there
+
+
+def test_a_task_with_nobody_leaves_the_model_as_it_is():
+    table = Enrollment.from_table([["*", "o", "o"], ["x", "x", "*"], ["x", "x", "*"]])
+    _, states = _run(_build(), table)
+    assert len(states) == 4  # two rounds of the first task and two of the last
+    _, ended = _run(_build(), Enrollment.from_table([["*", "o", "o"], ["*", "o", "o"], ["x", "x", "*"]]))
+    assert len(ended) == 4
+
+
+@pytest.mark.parametrize(
+    ("sharing", "variational", "widths"),
+    [
+        ("none", True, set()),
+        ("sampled", True, {rehearsing.SIZE}),
+        ("stats", True, {2 * rehearsing.SIZE}),
+        ("embeddings", False, {rehearsing.SIZE}),
+    ],
+)
+def test_nothing_but_what_sharing_names_reaches_the_server(sharing, variational, widths):
+    """Walks all values placed at the server in a round: the only open rows are those of the sharing."""
+    process = _build(variational, sharing=sharing)
+    size = MLP(rehearsing.SIZE, rehearsing.CLASSES, HIDDEN).weights.size
+    rows = set()
+    for computation in (process.next, process.end_task, process.begin_task, process.prepare):
+        for tensor in _at_server(computation):
+            shape = tuple(tensor.shape)
+            if not shape or shape == (size,) or 0 in shape:
+                continue
+            assert shape[0] is None, tensor
+            rows.add((str(tensor.dtype), shape[1:]))
+    expected = {("float32", (width,)) for width in widths} | ({("int32", ())} if widths else set())
+    assert {(kind, shape) for kind, shape in rows if shape != (0,)} == expected
+
+
+def _at_server(computation):
+    """Types of all tensors that any value placed at the server holds, anywhere in a computation."""
+    found, todo = [], [computation.to_building_block()]
+    while todo:
+        block = todo.pop()
+        found += _server_tensors(block.type_signature)
+        todo += list(block.children())
+    return found
+
+
+def _server_tensors(kind):
+    if isinstance(kind, tff.FederatedType):
+        return list(_tensors(kind.member)) if kind.placement is tff.SERVER else []
+    return [one for child in kind.children() for one in _server_tensors(child)]
+
+
+def _tensors(kind):
+    if isinstance(kind, tff.TensorType):
+        yield kind
+    for child in kind.children():
+        yield from _tensors(child)
+
+
+def test_one_trace_serves_every_task_and_any_number_of_clients():
+    traces = []
+    train = RehearsalWork.train
+
+    def counting(*args):
+        traces.append("train")
+        return train(*args)
+
+    with mock.patch.object(RehearsalWork, "train", counting):
+        process = _build()
+    _run(process, Enrollment.decreasing(CLIENTS, TASKS))
+    assert traces == ["train"]
+
+
+def test_the_frozen_encoder_stays_what_it_was():
+    model = rehearsing.model(True, HIDDEN)
+    before = model.encoder.values.tobytes()
+    raw = {"x": tf.constant(rehearsing.examples(5)["x"])}
+    first = model.encoder.encode({}, raw).numpy()
+    process = build_fil_ver(model, server_side_training=SST, training=LocalTraining(2, 4, 0.05, patience=0))
+    _run(process)
+    assert model.encoder.values.tobytes() == before
+    np.testing.assert_array_equal(model.encoder.encode({}, raw), first)
+    with pytest.raises(ValueError, match="read-only"):
+        model.encoder.values[0] = 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"proximal": 0.5},
+        {"server_optimizer": tff.learning.optimizers.build_adam(0.01)},
+        {"aggregator": tff.learning.robust_aggregator()},
+        {"privacy": EmbeddingPrivacy(1.0, 0.5)},
+    ],
+)
+def test_other_parts_may_be_chosen(options, plain):
+    results, states = _run(_build(**options), rounds=1)
+    assert np.isfinite(_weights(states)).all()
+    assert np.isfinite(results.final_score)
+    if "aggregator" not in options:  # which clips nothing here
+        assert not np.allclose(states[0]["shared"], plain[1][0]["shared"])
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not(plain):
+    _, again = _run(_build())
+    np.testing.assert_array_equal(_weights(again), _weights(plain[1]))
+    _, other = _run(_build(seed=4), rounds=1)
+    assert not np.array_equal(other[0]["shared"], plain[1][0]["shared"])
+
+
+def test_a_killed_run_goes_on_as_if_it_never_was(tmp_path, plain):
+
+    class Killed(Exception):
+        pass
+
+    process = _build()
+    calls = []
+
+    def dying(*args):
+        calls.append(1)
+        if len(calls) == 4:  # in the middle of the second task
+            raise Killed
+        return process.next(*args)
+
+    options = {"num_rounds": 2, "seed": 5, "reporters": [], "output_dir": tmp_path / "killed"}
+    with pytest.raises(Killed):
+        run_program(_with_next(process, dying), Data(), NoTransfer(), **options)
+    resumed = run_program(_build(), Data(), NoTransfer(), resume=True, **options)
+    for name in ("scores", "bytes_up", "bytes_down"):
+        np.testing.assert_array_equal(getattr(resumed, name), getattr(plain[0], name))
+
+
+def test_what_contradicts_itself_is_said():
+    raw = IdentityEncoder((2, 2))
+    naive = RehearsalModel(FrozenEncoder(raw, np.zeros(0, np.float32)), MLP(4, 3, ()))
+    for bad, match in (
+        (lambda: _build(server_side_training=False), "clients would send what nobody uses; take 'none'"),
+        (lambda: _build(sharing="none", server_side_training=True), "needs a sharing"),
+        (lambda: _build(sharing="everything"), "sharing must be one of"),
+        (lambda: build_fil_ver(naive, sharing="embeddings"), "sends the clients' raw data"),
+    ):
+        with pytest.raises(errors.InputError, match=match):
+            bad()
+    assert build_fil_ver(naive, sharing="embeddings", share_raw_data=True)
+    assert build_fil_ver(naive, sharing="none", server_side_training=False)  # naive rehearsal at the client
+    assert fil_ver.TRAINING.patience == 0
