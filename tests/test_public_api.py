@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 ROOMS = {
-    "aggregators": ["SparseMeanFactory", "gated", "split_at"],
+    "aggregators": ["ConcatenationFactory", "SparseMeanFactory", "by_name", "gated", "split_at"],
     "algorithms": [
         "build_confedmade",
         "build_decomposed",
@@ -16,18 +16,24 @@ ROOMS = {
         "build_fedseit",
         "build_fedweit",
         "build_fedweit_made",
+        "build_fil_ver",
         "build_local",
     ],
     "client_works": [
         "EWC",
+        "SHARING",
         "DecomposedWork",
         "Decomposition",
+        "EmbeddingPrivacy",
         "FedCurv",
         "FusedAdam",
         "LocalOptimizer",
         "LocalTraining",
         "Penalty",
         "PlainWork",
+        "RehearsalModel",
+        "RehearsalWork",
+        "Sharing",
         "export_keras_model",
     ],
     "datasets": [
@@ -63,7 +69,7 @@ ROOMS = {
         "vectors_of_images",
         "vectors_of_sets",
     ],
-    "finalizers": ["build_server_update"],
+    "finalizers": ["ServerSideTraining", "build_server_side_training", "build_server_update"],
     "layers": [
         "AutoregressiveMask",
         "DecomposedConv1D",
@@ -138,10 +144,14 @@ ROOMS = {
     ],
     "reports": [
         "accuracy_matrix_table",
+        "compare_plots",
+        "leak_table",
         "load_history",
         "load_results",
         "load_samples",
         "nll_by_task_table",
+        "plot_accuracy_bars",
+        "plot_accuracy_by_round",
         "plot_accuracy_matrix",
         "plot_accuracy_per_round",
         "plot_attention",

@@ -59,8 +59,7 @@ class ClientThreads:
 
 def _raise_the_cause(futures: list[concurrent.futures.Future]) -> None:
     """Raises a client's own error before those of the clients that it stopped: TensorFlow stops them at once, too."""
-    errors = [
-        future.exception() for future in futures if not future.cancelled() and future.exception() is not None
-    ]
+    found = [future.exception() for future in futures if not future.cancelled()]
+    errors = [error for error in found if error is not None]
     if errors:
-        raise next((each for each in errors if not isinstance(each, tf.errors.CancelledError)), errors[0])
+        raise next((error for error in errors if not isinstance(error, tf.errors.CancelledError)), errors[0])
