@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Optional
 from tffcl import streams
 from tffcl.commands import fil_ver_data
 from tffcl.commands.entry import say
-from tffcl.commands.fil_ver_flags import END_TO_END, OFFLINE
+from tffcl.commands.fil_ver_flags import OFFLINE
 from tffcl.commands.fil_ver_options import FilVerOptions
 from tffcl.commands.running import choose_directory, open_runtime
 from tffcl.datasets import Domains
 
 if TYPE_CHECKING:
-    from tffcl.client_works import LocalTraining
+    from tffcl.client_works import EmbeddingPrivacy, LocalTraining
     from tffcl.commands.fil_ver_models import FrozenModel
     from tffcl.program import ClientData
     from tffcl.templates import ContinualProcess
@@ -40,9 +40,7 @@ def run(options: FilVerOptions) -> None:
     from tffcl.commands import fil_ver_models, fil_ver_results
 
     with open_runtime(options):
-        frozen = None
-        if options.method not in END_TO_END:
-            frozen = fil_ver_models.freeze(options, domains, stream, folder)
+        frozen = fil_ver_models.freeze(options, domains, stream, folder)
         process = build_process(options, domains, frozen)
         learn(options, process, domains, stream, enrollment, frozen, folder)
         fil_ver_results.complete(folder, options, process, domains, stream, frozen)
@@ -131,11 +129,20 @@ def training_of(options: FilVerOptions) -> LocalTraining:
     )
 
 
+def privacy_of(options: FilVerOptions) -> Optional[EmbeddingPrivacy]:
+    """Clipping and noise on what is sent, if asked for."""
+    from tffcl.client_works import EmbeddingPrivacy
+
+    if options.dp_clip is None or options.dp_noise_multiplier is None:
+        return None
+    return EmbeddingPrivacy(options.dp_clip, options.dp_noise_multiplier)
+
+
 def build_process(
     options: FilVerOptions, domains: Domains, frozen: Optional[FrozenModel]
 ) -> ContinualProcess:
     """The method's process for filled-in flags; `frozen` is None where nothing is."""
-    from tffcl import algorithms, client_works, finalizers
+    from tffcl import algorithms, finalizers
     from tffcl.algorithms import fil_ver
     from tffcl.commands import fil_ver_models
 
@@ -149,9 +156,6 @@ def build_process(
             learning_rate=options.sst_learning_rate,
             memory=options.server_memory,
         )
-    privacy = None
-    if options.dp_clip is not None and options.dp_noise_multiplier is not None:
-        privacy = client_works.EmbeddingPrivacy(options.dp_clip, options.dp_noise_multiplier)
     return fil_ver.build_fil_ver(
         frozen.model,
         sharing=options.sharing,
@@ -160,6 +164,6 @@ def build_process(
         client_memory=options.remembered,
         training=training_of(options),
         proximal=options.proximal,
-        privacy=privacy,
+        privacy=privacy_of(options),
         seed=options.seed,
     )

@@ -39,12 +39,13 @@ def _by_data(paper: str, digits: str) -> str:
     return f"  [default: {paper}; {digits} for digits]"
 
 
-FLAGS = (
-    click.option(
+METHOD = click.option(
         "--method", type=click.Choice(METHODS), default="fil-ver", show_default=True,
         help="fil-ver is VER-Sampled with server-side training (SST), ver has no SST, vanilla no rehearsal at all; "
         f"offline ones have all data in one place; {', '.join(STUDY)} are those of section 5.1, with one client.",
-    ),
+)  # fmt: skip
+FLAGS = (
+    METHOD,
     click.option(
         "--dataset", type=click.Choice(DATASETS),
         help="The data.  [default: the first at hand of emnist-balanced, fashion-mnist, mnist and digits, which needs "
@@ -56,11 +57,11 @@ FLAGS = (
         help="What differs from task to task; classes: other classes under the same labels."
         "  [default: classes where the data have them, permutations for section 5.1, else rotations]",
     ),
-    click.option("--num-clients", type=WHOLE, help="Clients.  [default: 10; 1 for section 5.1]"),
+    click.option("--num-clients", type=WHOLE, help="Clients.  [default: 10; 5 for digits; 1 for section 5.1]"),
     click.option("--num-tasks", type=WHOLE, help="Tasks, each a domain.  [default: 4; 10 for section 5.1]"),
     click.option(
         "--examples-per-task", type=WHOLE,
-        help="Training examples of a client in a task." + _by_data("300; 2000 for section 5.1", "100 and 400"),
+        help="Training examples of a client in a task." + _by_data("300; 2000 for section 5.1", "150 and 400"),
     ),
     click.option(
         "--test-examples", type=WHOLE, help="Test examples of a task, all clients together.  [default: all]"
@@ -94,7 +95,7 @@ FLAGS = (
     click.option("--pretraining-epochs", type=WHOLE, help="Epochs of it." + _by_data("20", "30")),
     click.option(
         "--client-memory", type=click.IntRange(min=0),
-        help="Rows that each client remembers of its past tasks." + _by_data("300", "100"),
+        help="Rows that each client remembers of its past tasks." + _by_data("300", "150"),
     ),
     click.option(
         "--memory-share", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True,
@@ -102,11 +103,13 @@ FLAGS = (
     ),
     click.option(
         "--send-per-round", type=WHOLE,
-        help="Examples that a client sends for SST in a round, each once in all." + _by_data("30", "25"),
+        help="Examples that a client sends for SST in a round, each once in all." + _by_data("30", "40"),
     ),
-    click.option("--sst-steps", type=WHOLE, default=50, show_default=True, help="S_max."),
+    click.option("--sst-steps", type=WHOLE, help="S_max." + _by_data("50", "100")),
     click.option("--sst-learning-rate", type=float, default=1e-3, show_default=True, help="eta_s."),
-    click.option("--server-memory", type=WHOLE, help="Rows that the server keeps." + _by_data("2000", "800")),
+    click.option(
+        "--server-memory", type=WHOLE, default=2000, show_default=True, help="Rows that the server keeps."
+    ),
     click.option("--proximal", type=float, default=0.0, show_default=True, help="mu of FedProx."),
     click.option("--dp-clip", type=float, help="Norm to which each vector that is sent is clipped."),
     click.option(

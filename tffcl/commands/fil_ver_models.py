@@ -17,6 +17,7 @@ import tensorflow as tf
 from tffcl import models, program, streams
 from tffcl.client_works import LocalTraining, RehearsalModel, randomness
 from tffcl.commands.entry import say
+from tffcl.commands.fil_ver_flags import END_TO_END
 from tffcl.commands.fil_ver_options import FilVerOptions
 from tffcl.commands.running import checksum
 from tffcl.datasets import Domains
@@ -78,7 +79,7 @@ def freeze(
     domains: Domains,
     stream: streams.TaskStream,
     folder: Optional[pathlib.Path] = None,
-) -> FrozenModel:
+) -> Optional[FrozenModel]:
     """Takes the encoder from a run directory that has one, else pre-trains or draws it; says how good it is.
 
     All methods with the same kind of encoder, the same seed and the same first task get the same one.
@@ -89,9 +90,14 @@ def freeze(
       stream: whose first task is learned from, by the clients that have examples in it.
       folder: the run directory.
 
+    Returns:
+      The model, or None for a method in which nothing is frozen.
+
     Raises:
       RunError: files in the run directory that cannot be used.
     """
+    if options.method in END_TO_END:
+        return None
     encoder = build_encoder(options, domains)
     classifier = build_classifier(options, domains, encoder)
     kept = _kept(folder, encoder) if folder is not None and options.resume else None

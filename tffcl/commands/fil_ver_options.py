@@ -25,14 +25,16 @@ from tffcl.errors import InputError
 # The sizes of section 5, and a schedule for two cores in the place of its 50 rounds.
 PAPER_SCHEDULE: dict[str, Any] = {
     "num_rounds": 6, "num_epochs": 2, "batch_size": 32, "embedding_size": 256, "hidden": (1000, 1000),
-    "filters": (32, 64), "pretraining_epochs": 20, "client_memory": 300, "send_per_round": 30, "server_memory": 2000,
+    "filters": (32, 64), "pretraining_epochs": 20, "client_memory": 300, "send_per_round": 30, "sst_steps": 50,
+    "num_clients": 10, "examples_per_task": 300,
 }  # fmt: skip
 # 8 x 8 pixels, 1,442 of them in all: a small network, and many steps in few rounds.
 DIGITS_SCHEDULE: dict[str, Any] = {
     "num_rounds": 4, "num_epochs": 4, "batch_size": 20, "embedding_size": 32, "hidden": (100,), "filters": (8, 16),
-    "pretraining_epochs": 30, "client_memory": 100, "send_per_round": 25, "server_memory": 800,
+    "pretraining_epochs": 30, "client_memory": 150, "send_per_round": 40, "sst_steps": 100,
+    "num_clients": 5, "examples_per_task": 150,
 }  # fmt: skip
-_EXAMPLES = {False: (300, 100), True: (2000, 400)}  # for section 5.1?: (elsewhere, of digits)
+STUDY_EXAMPLES, STUDY_EXAMPLES_OF_DIGITS = 2000, 400  # of the one client of section 5.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +76,12 @@ class FilVerOptions(RunOptions):
     NOT_NEGATIVE: ClassVar = ("beta", "proximal")
 
     def __post_init__(self) -> None:
-        for name, usual, study in (("num_clients", 10, 1), ("num_tasks", 4, 10)):
+        study = self.method in STUDY
+        for name, value in (("num_clients", 1 if study else None), ("num_tasks", 10 if study else 4)):
             if getattr(self, name) is None:
-                object.__setattr__(self, name, study if self.method in STUDY else usual)
+                object.__setattr__(self, name, value)
         super().__post_init__()
-        if self.method in STUDY:
+        if study:
             self._check_study()
         self._check_privacy()
         if self.dataset is not None:
@@ -111,13 +114,12 @@ class FilVerOptions(RunOptions):
 
     def complete(self, dataset: str) -> FilVerOptions:
         """The options with what suits one of `DATASETS` in the place of what was not given."""
-        study, digits = self.method in STUDY, dataset == "digits"
-        natural = "classes" if dataset in CLASSES else "permutations" if study else "rotations"
-        schedule = {
-            **(DIGITS_SCHEDULE if digits else PAPER_SCHEDULE),
-            "domains": natural,
-            "examples_per_task": _EXAMPLES[study][digits],
-        }
+        schedule = {**(DIGITS_SCHEDULE if dataset == "digits" else PAPER_SCHEDULE)}
+        schedule["domains"] = "classes" if dataset in CLASSES else "rotations"
+        if self.method in STUDY:
+            few = dataset == "digits"
+            schedule["examples_per_task"] = STUDY_EXAMPLES_OF_DIGITS if few else STUDY_EXAMPLES
+            schedule["domains"] = "permutations"
         missing = {name: value for name, value in schedule.items() if getattr(self, name) is None}
         return dataclasses.replace(self, dataset=dataset, **missing)
 
@@ -170,3 +172,10 @@ class FilVerOptions(RunOptions):
 
 
 fil_ver_flags = FilVerOptions.flags
+
+
+def fil_ver_flags_without_method(command: Any) -> Any:
+    """Decorator: all flags but `--method`, for what runs several of them."""
+    for flag in reversed(FLAGS[1:]):
+        command = flag(command)
+    return command

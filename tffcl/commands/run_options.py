@@ -82,7 +82,7 @@ class RunOptions:
                 )
         if self.resume and self.output_dir is None:
             raise InputError("--resume needs the directory of the run to go on with: --output-dir DIR")
-        if self.clients_per_round is not None and self.clients_per_round > self.num_clients:
+        if None not in (self.clients_per_round, self.num_clients) and self.clients_per_round > self.num_clients:
             raise InputError(
                 f"--clients-per-round {self.clients_per_round} is more than --num-clients {self.num_clients}"
             )
