@@ -74,6 +74,7 @@ def test_write_plots_of_a_run(tmp_path):
         "communication.png",
         "accuracy_per_round_client_1.png",
         "accuracy_per_round_client_2.png",
+        "accuracy-by-round.png",
     ]
     (tmp_path / "results.json").write_text(json.dumps(RESULTS))
     paths = reports.write_plots(str(tmp_path))

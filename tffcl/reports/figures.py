@@ -67,6 +67,20 @@ def task_name(names: Optional[Sequence[Sequence[str]]], client: int, task: int) 
     return f"task {task + 1}" if names is None else names[client][task]
 
 
+def numbered_name(names: Optional[Sequence[str]], task: int) -> str:
+    """A task's number, from 1, and its name where it has one."""
+    return f"Task {task + 1}" + (f": {names[task]}" if names is not None and task < len(names) else "")
+
+
+def reference_style(place: int) -> dict[str, Any]:
+    """The line number `place` of those that others are held against."""
+    return {
+        "color": ("#555555", "#999999", "#000000")[place // 3 % 3],
+        "linestyle": ("--", ":", "-.")[place % 3],
+        "linewidth": 1.1,
+    }
+
+
 def plain_axis(axis: Any) -> None:
     """A frame on two sides, and a faint horizontal grid behind the data."""
     axis.spines[["top", "right"]].set_visible(False)
