@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import numbers
+
+import numpy as np
 
 from tffcl.errors import InputError
 
@@ -40,7 +41,7 @@ def embedding_epsilon(noise_multiplier: float, delta: float, times: int = 1) -> 
         raise InputError(f"noise_multiplier: expected a number above 0, got {noise_multiplier!r}")
     if not 0 < delta < 1:
         raise InputError(f"delta: expected a number between 0 and 1, got {delta!r}")
-    if isinstance(times, bool) or not isinstance(times, numbers.Integral) or int(times) < 1:
+    if isinstance(times, bool) or not isinstance(times, (int, np.integer)) or times < 1:
         raise InputError(f"times: expected a whole number, 1 or more, got {times!r}")
     import dp_accounting  # slow to import, and only this needs it
     from dp_accounting import pld

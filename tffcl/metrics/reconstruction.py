@@ -84,8 +84,7 @@ def _best_attack(features: np.ndarray, targets: np.ndarray, seed: int) -> Any:
     for strength in STRENGTHS:
         ridge = Ridge(alpha=strength * len(rest)).fit(features[rest], targets[rest])
         errors.append(_error(ridge.predict(features[held]), targets[held]))
-    single = (array.astype(np.float32) for array in (features[rest], targets[rest], features[held]))
-    network, error = _train_network(*single, targets[held], seed)
+    network, error = _train_network(features[rest], targets[rest], features[held], targets[held], seed)
     if error < min(errors):
         return network
     strength = STRENGTHS[int(np.argmin(errors))]
@@ -101,6 +100,9 @@ def _train_network(
     """
     from sklearn.neural_network import MLPRegressor
 
+    features, targets, held_features = (
+        array.astype(np.float32) for array in (features, targets, held_features)
+    )
     network = MLPRegressor([HIDDEN], batch_size=min(BATCH, len(features)), random_state=seed)
     best, least, waited = network, np.inf, 0
     for _ in range(MOST_EPOCHS):
