@@ -52,7 +52,7 @@ def main(methods, **flags) -> None:
             # The encoder learns from the first task (eq. 9) and is frozen: one VEE, or EBR encoder, for all methods.
             kind = (one.variational, method == "offline-end-to-end")
             if kind not in frozen:
-                frozen[kind] = fil_ver_models.freeze(one, domains, stream, folder)
+                frozen[kind] = fil_ver_models.model_of(one, domains, stream, folder)
             if method == "fil-ver":
                 process = build_fil_ver(one, frozen[kind].model)
             else:

@@ -15,6 +15,7 @@ from tffcl.commands import (
     exit_with,
     fedseit_flags,
     fil_ver_flags,
+    fil_ver_tables,
 )
 
 
@@ -167,11 +168,52 @@ def reproduce_confedmade(
     command.reproduce(number, rows, seeds, whole, output_dir, jobs)
 
 
+@reproduce.command("fil-ver")
+@click.option(
+    "--table",
+    "name",
+    type=click.Choice(fil_ver_tables.NAMES),
+    default="rotations",
+    show_default=True,
+    help="Domains of Fashion-MNIST; classes: MNIST and Fashion-MNIST under the same labels; enrollment: figure 8; "
+    "permuted: figure 5; privacy: noise on what is sent; leak: what an attacker makes of what is sent.",
+)
+@click.option(
+    "--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]"
+)
+@click.option("--seed", "seeds", type=int, multiple=True, default=(1, 2), show_default=True, help="Seeds.")
+@click.option("--data-dir", metavar="DIR", help="As for `tffcl run fil-ver`.")
+@click.option("--runtime", type=click.Choice(["local", "in-process"]), help="As for `tffcl run fil-ver`.")
+@click.option(
+    "--output-dir", default="runs/reproduce-fil-ver", show_default=True, help="The folder of all runs."
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS...]")
+def reproduce_fil_ver(
+    name: str, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, flags: tuple[str, ...],
+    **places: Any,
+) -> None:  # fmt: skip
+    """A table or figure of the FIL-VER paper. Stopped and given again, it goes on where it was.
+
+    FLAGS after `--` are those of `tffcl run fil-ver`, and stand over the table's own.
+    """
+    from tffcl.commands import reproduce_fil_ver as command
+
+    named = [("--" + flag.replace("_", "-"), value) for flag, value in places.items() if value is not None]
+    whole = [text for pair in named for text in pair] + list(flags)
+    command.reproduce(name, rows, seeds, whole, output_dir, jobs)
+
+
 @tffcl.command()
 @click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--markdown", is_flag=True, help="Tables in Markdown.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw RUN_DIR/plots/*.png.")
-@click.option("--compare", metavar="FILE", help="One picture of the NLL of all runs after each task.")
+@click.option(
+    "--compare",
+    metavar="FILE|DIR",
+    help="All runs in one picture: of densities the NLL after each task, in FILE; of classifiers two pictures in DIR, "
+    "accuracy after each round and on each task at the end.",
+)
 def report(run_dirs: tuple[str, ...], markdown: bool, plots: bool, compare: str | None) -> None:
     """Tables and plots of finished runs."""
     from tffcl.commands import report as command

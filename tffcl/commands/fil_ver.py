@@ -40,7 +40,7 @@ def run(options: FilVerOptions) -> None:
     from tffcl.commands import fil_ver_models, fil_ver_results
 
     with open_runtime(options):
-        frozen = fil_ver_models.freeze(options, domains, stream, folder)
+        frozen = fil_ver_models.model_of(options, domains, stream, folder)
         process = build_process(options, domains, frozen)
         learn(options, process, domains, stream, enrollment, frozen, folder)
         fil_ver_results.complete(folder, options, process, domains, stream, frozen)

@@ -74,12 +74,19 @@ def build_network(options: FilVerOptions, domains: Domains) -> models.EmbeddingC
     return models.EmbeddingClassifier(encoder, build_classifier(options, domains, encoder), options.beta)
 
 
+def model_of(
+    options: FilVerOptions, domains: Domains, stream: streams.TaskStream, folder: pathlib.Path
+) -> Optional[FrozenModel]:
+    """As `freeze`; None for a method in which nothing is frozen."""
+    return None if options.method in END_TO_END else freeze(options, domains, stream, folder)
+
+
 def freeze(
     options: FilVerOptions,
     domains: Domains,
     stream: streams.TaskStream,
     folder: Optional[pathlib.Path] = None,
-) -> Optional[FrozenModel]:
+) -> FrozenModel:
     """Takes the encoder from a run directory that has one, else pre-trains or draws it; says how good it is.
 
     All methods with the same kind of encoder, the same seed and the same first task get the same one.
@@ -90,14 +97,9 @@ def freeze(
       stream: whose first task is learned from, by the clients that have examples in it.
       folder: the run directory.
 
-    Returns:
-      The model, or None for a method in which nothing is frozen.
-
     Raises:
       RunError: files in the run directory that cannot be used.
     """
-    if options.method in END_TO_END:
-        return None
     encoder = build_encoder(options, domains)
     classifier = build_classifier(options, domains, encoder)
     kept = _kept(folder, encoder) if folder is not None and options.resume else None
@@ -121,7 +123,7 @@ def freeze(
 
 def _drawn(seed: int) -> tf.Tensor:
     """The key of an encoder that is never trained."""
-    return randomness.fold(randomness.root_key(seed), randomness.BASE)
+    return randomness.fold(randomness.root_key(seed), randomness.EXAMPLES)
 
 
 def _pretrained(

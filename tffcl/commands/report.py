@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
-from typing import Optional
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 import click
 
@@ -18,7 +18,8 @@ def report(folders: Sequence[str], *, markdown: bool, plots: bool, compare: Opti
       folders: run directories.
       markdown: tables in Markdown.
       plots: whether to draw.
-      compare: a file for one picture of the NLL of all runs after each task.
+      compare: for densities a file for one picture of the NLL of all runs after each task, for classifiers a folder
+        for two of their accuracy.
 
     Raises:
       InputError: a folder that holds no finished run.
@@ -32,6 +33,15 @@ def report(folders: Sequence[str], *, markdown: bool, plots: bool, compare: Opti
     for folder in folders if plots else ():
         reports.write_plots(folder)
         click.echo(f"plots: {pathlib.Path(folder) / 'plots'}")
-    if compare is not None:
-        named = {pathlib.Path(folder).name: one for folder, one in zip(folders, results)}
-        click.echo(f"plot: {reports.plot_nll_by_task(named, compare)}")
+    for path in [] if compare is None else _compared(folders, results, compare):
+        click.echo(f"plot: {path}")
+
+
+def _compared(
+    folders: Sequence[str], results: Sequence[Mapping[str, Any]], output: str
+) -> Sequence[pathlib.Path]:
+    """Pictures of all runs together."""
+    if not any(one.get("nll") for one in results):
+        return reports.compare_plots(folders, output)
+    named = {pathlib.Path(folder).name: one for folder, one in zip(folders, results)}
+    return [reports.plot_nll_by_task(named, output)]
