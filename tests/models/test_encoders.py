@@ -24,6 +24,16 @@ CASES = {
         {},
         {"x": RNG.integers(0, 256, (5, 8, 8)).astype("u1")},
     ),
+    "roomy image": (  # large enough to go without padding
+        ImageEncoder((17, 16), filters=(3, 5), **SMALL),
+        {},
+        {"x": RNG.integers(0, 256, (5, 17, 16)).astype("u1")},
+    ),
+    "image without padding": (
+        ImageEncoder((13, 14), filters=(3, 5), padding="valid", **SMALL),
+        {},
+        {"x": RNG.integers(0, 256, (5, 13, 14)).astype("u1")},
+    ),
     "odd image": (
         ImageEncoder((7, 5), False, filters=(3, 5), max_value=16, **SMALL),
         {},
@@ -66,7 +76,7 @@ def keras_model(encoder, weights):
     inputs = keras.Input([*encoder.shape, 1] if is_image else [encoder.num_features])
     units, named = inputs, []
     for layer, count in enumerate(encoder.filters if is_image else ()):
-        convolution = keras.layers.Conv2D(count, 5, padding="same", activation="relu")
+        convolution = keras.layers.Conv2D(count, 5, padding=encoder.padding, activation="relu")
         named.append((f"conv_{layer}", convolution))
         units = keras.layers.MaxPool2D(2, padding="same")(convolution(units))
     units = keras.layers.Flatten()(units)
@@ -171,7 +181,7 @@ def test_what_is_drawn_and_what_stands_without_noise():
 
 def test_the_paper_s_sizes():
     variational, deterministic = ImageEncoder((28, 28)), ImageEncoder((28, 28), variational=False)
-    shared = 25 * 32 + 32 + 25 * 32 * 64 + 64 + 3136 * 1000 + 1000 + 1000 * 1000 + 1000
+    shared = 25 * 32 + 32 + 25 * 32 * 64 + 64 + 1024 * 1000 + 1000 + 1000 * 1000 + 1000
     assert deterministic.weights.size == shared + 256 * 1001
     assert variational.weights.size == shared + 2 * 256 * 1001
     assert (variational.stats_size, deterministic.stats_size) == (512, 256)
@@ -184,6 +194,11 @@ def test_the_paper_s_sizes():
         (lambda: ImageEncoder((0, 8)), "shape: expected the height and width"),
         (lambda: ImageEncoder((8, 8), max_value=0), "max_value: expected a positive number, found 0"),
         (lambda: ImageEncoder((8, 8), filters=(3, 0)), "filters: expected at least 1 in each layer"),
+        (
+            lambda: ImageEncoder((8, 8), padding="full"),
+            "padding must be one of auto, same, valid; got 'full'",
+        ),
+        (lambda: ImageEncoder((8, 8), padding="valid"), "8 x 8 is used up by 2 convolutions"),
         (lambda: ImageEncoder((8, 8), embedding_size=0), "embedding_size: expected at least 1, found 0"),
         (
             lambda: ImageEncoder((8, 8), initial_log_scale=6.0),
@@ -286,3 +301,12 @@ def test_frozen_weights_of_another_encoder_s_function():
     examples = CASES["vector"][2]
     assert (first.encode({}, examples).numpy() != 0).any()
     assert not other.encode({}, examples).numpy().any()
+
+
+def test_padding_suits_the_image_unless_given():
+    """The paper's 28 x 28 give 4 x 4 x 64 features, as of LeNet; images too small for that are padded."""
+    assert (ImageEncoder((28, 28)).padding, ImageEncoder((28, 28)).num_features) == ("valid", 1024)
+    assert (ImageEncoder((8, 8)).padding, ImageEncoder((8, 8)).num_features) == ("same", 256)
+    padded = ImageEncoder((28, 28), padding="same")
+    assert padded.num_features == 7 * 7 * 64
+    assert ImageEncoder((16, 16), filters=(2, 3, 4)).padding == "same"  # three without padding leave nothing

@@ -17,7 +17,9 @@ from tffcl.layers.kernels import VectorLayout
 from tffcl.layers.variational import HIGHEST, LOWEST, safe_log_scale, sample_posterior
 from tffcl.models.network import Tensors, glorot_uniform
 
-INITIAL_LOG_SCALE = -2.0
+# The first sigma is 0.018. It grows as it is trained, yet embeddings that start with less noise tell more of later
+# tasks (and of their examples: the divergence, with beta, is what stands against that).
+INITIAL_LOG_SCALE = -4.0
 
 
 class Encoder(abc.ABC):
