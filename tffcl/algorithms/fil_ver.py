@@ -16,14 +16,14 @@ from tffcl.models import IdentityEncoder
 from tffcl.templates import ContinualProcess, compose_continual_process
 from tffcl.templates.compose import AggregationFactory
 
-TRAINING = LocalTraining(num_epochs=2, batch_size=32, learning_rate=1e-3, patience=0)
+TRAINING = LocalTraining(num_epochs=2, batch_size=64, learning_rate=1e-3, patience=0)
 
 
 def build_fil_ver(
     model: RehearsalModel,
     *,
     sharing: str = "sampled",
-    send_per_round: int = 30,
+    send_per_round: int = 50,
     server_side_training: bool | ServerSideTraining = True,
     client_memory: int = 300,
     training: LocalTraining | None = None,

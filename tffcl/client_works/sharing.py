@@ -38,7 +38,7 @@ class Sharing:
 
     encoder: Encoder
     kind: str = "sampled"
-    send_per_round: int = 30
+    send_per_round: int = 50
     privacy: EmbeddingPrivacy | None = None
 
     def __post_init__(self) -> None:

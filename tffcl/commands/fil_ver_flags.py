@@ -73,7 +73,7 @@ FLAGS = (
     ),
     click.option("--num-rounds", type=WHOLE, help="Rounds for each task." + _by_data("6", "4")),
     click.option("--num-epochs", type=WHOLE, help="Epochs of a client in a round." + _by_data("2", "4")),
-    click.option("--batch-size", type=WHOLE, help="Examples in a step." + _by_data("32", "20")),
+    click.option("--batch-size", type=WHOLE, help="Examples in a step." + _by_data("64", "20")),
     click.option("--learning-rate", type=float, default=1e-3, show_default=True, help="Of Adam."),
     click.option(
         "--beta", type=float, default=1e-4, show_default=True,
@@ -92,7 +92,7 @@ FLAGS = (
         "--pretraining", type=click.Choice(["central", "federated"]), default="central", show_default=True,
         help="How the encoder learns from the first task of the clients that are enrolled in it.",
     ),
-    click.option("--pretraining-epochs", type=WHOLE, help="Epochs of it." + _by_data("20", "30")),
+    click.option("--pretraining-epochs", type=WHOLE, help="Epochs of it." + _by_data("8", "30")),
     click.option(
         "--client-memory", type=click.IntRange(min=0),
         help="Rows that each client remembers of its past tasks." + _by_data("300", "150"),
@@ -103,12 +103,12 @@ FLAGS = (
     ),
     click.option(
         "--send-per-round", type=WHOLE,
-        help="Examples that a client sends for SST in a round, each once in all." + _by_data("30", "40"),
+        help="Examples that a client sends for SST in a round, each once in all." + _by_data("50", "40"),
     ),
-    click.option("--sst-steps", type=WHOLE, help="S_max." + _by_data("50", "100")),
+    click.option("--sst-steps", type=WHOLE, help="S_max.  [default: 100]"),
     click.option("--sst-learning-rate", type=float, default=1e-3, show_default=True, help="eta_s."),
     click.option(
-        "--server-memory", type=WHOLE, default=2000, show_default=True, help="Rows that the server keeps."
+        "--server-memory", type=WHOLE, help="Rows that the server keeps." + _by_data("6000", "1000")
     ),
     click.option("--proximal", type=float, default=0.0, show_default=True, help="mu of FedProx."),
     click.option("--dp-clip", type=float, help="Norm to which each vector that is sent is clipped."),

@@ -10,14 +10,12 @@ import dataclasses
 
 from tffcl.commands.fil_ver_flags import SCENARIOS, STUDY
 
-_METHODS = ("vanilla", "ver", "ver-stats", "fil-ver", "fil-ver-more", "ebr-no-sst", "ebr", "offline", "offline-ebr",
+_METHODS = ("vanilla", "ver", "ver-stats", "fil-ver", "ebr-no-sst", "ebr", "offline", "offline-ebr",
             "offline-end-to-end")  # fmt: skip
-# More of what costs nothing at the clients but bytes: steps at the server, and a memory for all that is sent.
-_MORE = ("--method", "fil-ver", "--sst-steps", "100", "--send-per-round", "100", "--server-memory", "6000")
 _PLAIN = {
-    "rotations": ("31-36", "51-53", "56-59", "57-61", "65", "-", "64-67", "62-68", "76", "80"),
-    "permutations": ("43", "49", "54", "53-54", "-", "-", "62", "61", "72", "79"),
-    "mild": ("69", "70", "-", "72", "-", "-", "-", "77", "-", "-"),
+    "rotations": ("31-36", "51-53", "56-59", "57-65", "-", "64-67", "62-68", "76", "80"),
+    "permutations": ("43", "49", "54", "53-54", "-", "62", "61", "72", "79"),
+    "mild": ("69", "70", "-", "72", "-", "-", "77", "-", "-"),
 }
 _CLASSES = ("--dataset", "mnist+fashion")
 _FASHION = ("--dataset", "fashion-mnist")
@@ -77,7 +75,7 @@ def table(name: str) -> Table:
     data = _CLASSES if name == "classes" else (*_FASHION, "--domains", name)
     plain = _PLAIN.get(name, ("-",) * len(_METHODS))
     rows = [
-        Row(method, (method,), (*data, *_flags(method)), printed, name)
+        Row(method, (method,), (*data, "--method", method), printed, name)
         for method, printed in zip(_METHODS, plain)
     ]
     measures = (
@@ -92,10 +90,6 @@ def table(name: str) -> Table:
         "server kB",
     )
     return Table(("method",), measures, tuple(rows))
-
-
-def _flags(method: str) -> tuple[str, ...]:
-    return _MORE if method == "fil-ver-more" else ("--method", method)
 
 
 def _enrollment() -> Table:

@@ -82,7 +82,8 @@ class RunOptions:
                 )
         if self.resume and self.output_dir is None:
             raise InputError("--resume needs the directory of the run to go on with: --output-dir DIR")
-        if None not in (self.clients_per_round, self.num_clients) and self.clients_per_round > self.num_clients:
+        most, wanted = self.num_clients, self.clients_per_round
+        if most is not None and wanted is not None and wanted > most:
             raise InputError(
                 f"--clients-per-round {self.clients_per_round} is more than --num-clients {self.num_clients}"
             )

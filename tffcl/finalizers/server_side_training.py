@@ -45,10 +45,10 @@ class ServerSideTraining:
       InputError: a number that is not positive.
     """
 
-    steps: int = 50
+    steps: int = 100
     learning_rate: float = 1e-3
     batch_size: int = 64
-    memory: int = 2000
+    memory: int = 6000
     optimizer: Any = None
 
     def __post_init__(self) -> None:
