@@ -3,6 +3,7 @@
     uv run benchmarks/made.py --dataset adult --data-dir ../shared/data
     uv run benchmarks/made.py --dataset connect4 --agnostic connectivity --data-dir ../shared/data
     uv run benchmarks/made.py --dataset mnist --hidden 400 --num-masks 1 --learning-rate 1e-3 --data-dir ../shared/data
+    uv run benchmarks/made.py --dataset mnist --hidden 400 --num-masks 1 --against-eager 600 --data-dir ../shared/data
 
 Trained on `train` but for a tenth of its rows, which decide on the learning rate, on which weights are kept, and on
 when to stop; what is scored is the whole of `valid` (of the test images for image sets), once, at the end. The
@@ -93,6 +94,16 @@ class Trainer:
         steps = -(-len(self._rows) // size)
         return tf.while_loop(lambda step, _: step < steps, one_step, (tf.constant(0), state))[1]
 
+    def eager_epoch(self, learning_rate: float) -> None:
+        """What `epoch` replaces: the same arithmetic batch by batch from Python, with Keras's Adam."""
+        optimizer, size = tf.keras.optimizers.Adam(learning_rate), self._schedule.batch_size
+        order = np.random.default_rng(0).permutation(len(self._rows))
+        for start in range(0, len(order), size):
+            batch = tf.gather(self._rows, order[start : start + size])
+            with tf.GradientTape() as tape:
+                loss = self._loss(batch, start // size % self._network.num_patterns)
+            optimizer.apply_gradients(zip(tape.gradient(loss, self.variables), self.variables))
+
     def _loss(self, batch: tf.Tensor, pattern: tf.Tensor) -> tf.Tensor:
         kernels, local = self.variables
         masked = kernels * self._network.connectivity(self.plan, pattern)
@@ -126,6 +137,23 @@ def train(network: MADENetwork, rows: np.ndarray, held_out: np.ndarray, schedule
     for variable, value in zip(trainer.variables, kept):
         variable.assign(value)
     return Outcome(made, best, epoch, seconds / max(epoch - 1, 1))
+
+
+def against_eager(network: MADENetwork, rows: np.ndarray, schedule: Schedule, repeats: int = 5) -> str:
+    """CPU seconds of an epoch on the rows, compiled and eager, in turns: the medians and their ratio."""
+    trainer = Trainer(network, rows, schedule)
+    ways = {
+        "compiled": lambda number: trainer.epoch(number, schedule.learning_rate),
+        "eager": lambda _: trainer.eager_epoch(schedule.learning_rate),
+    }
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(repeats + 1):
+        for name, epoch in ways.items():
+            start = time.process_time()
+            epoch(number)
+            spent[name].append(time.process_time() - start)
+    compiled, eager = (float(np.median(seconds[1:])) for seconds in spent.values())
+    return f"an epoch of {len(rows)} rows: {compiled:.3f} CPU s compiled, {eager:.3f} eager, {eager / compiled:.1f}x"
 
 
 def scorer(made: MADE, rows_at_once: int = 1000) -> Callable[[np.ndarray], float]:
@@ -181,6 +209,12 @@ def parse() -> argparse.Namespace:
     add("--max-epochs", type=int, default=1000)
     add("--seed", type=int, default=0)
     add("--held-out-only", action="store_true", help="never look at the rows to score: for choosing flags")
+    add(
+        "--against-eager",
+        type=int,
+        metavar="ROWS",
+        help="only compare an epoch of so many rows with an eager one",
+    )
     return parser.parse_args()
 
 
@@ -205,6 +239,9 @@ def main() -> None:
     schedule = Schedule(**{name: getattr(flags, name) for name in fields})
     shuffled = np.random.default_rng(flags.seed).permutation(rows)
     held_out, rows = np.split(shuffled, [len(shuffled) // 10])
+    if flags.against_eager:
+        print(against_eager(MADENetwork(config), rows[: flags.against_eager], schedule), flush=True)
+        return
     outcome = train(MADENetwork(config), rows, held_out, schedule)
     check_blind(outcome.made)
     line = f"{flags.dataset} {config.input_size} inputs, {flags.hidden} hidden, {flags.num_masks} masks ({agnostic})"
