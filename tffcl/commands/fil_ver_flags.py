@@ -105,7 +105,7 @@ FLAGS = (
         "--send-per-round", type=WHOLE,
         help="Examples that a client sends for SST in a round, each once in all." + _by_data("50", "40"),
     ),
-    click.option("--sst-steps", type=WHOLE, help="S_max.  [default: 100]"),
+    click.option("--sst-steps", type=WHOLE, default=100, show_default=True, help="S_max."),
     click.option("--sst-learning-rate", type=float, default=1e-3, show_default=True, help="eta_s."),
     click.option(
         "--server-memory", type=WHOLE, help="Rows that the server keeps." + _by_data("6000", "1000")

@@ -25,13 +25,13 @@ from tffcl.errors import InputError
 # The sizes of section 5, and a schedule for two cores in the place of its 50 rounds.
 PAPER_SCHEDULE: dict[str, Any] = {
     "num_rounds": 6, "num_epochs": 2, "batch_size": 64, "embedding_size": 256, "hidden": (1000, 1000),
-    "filters": (32, 64), "pretraining_epochs": 8, "client_memory": 300, "send_per_round": 50, "sst_steps": 100,
+    "filters": (32, 64), "pretraining_epochs": 8, "client_memory": 300, "send_per_round": 50,
     "num_clients": 10, "examples_per_task": 300, "server_memory": 6000,
 }  # fmt: skip
 # 8 x 8 pixels, 1,442 of them in all: a small network, and many steps in few rounds.
 DIGITS_SCHEDULE: dict[str, Any] = {
     "num_rounds": 4, "num_epochs": 4, "batch_size": 20, "embedding_size": 32, "hidden": (100,), "filters": (8, 16),
-    "pretraining_epochs": 30, "client_memory": 150, "send_per_round": 40, "sst_steps": 100,
+    "pretraining_epochs": 30, "client_memory": 150, "send_per_round": 40,
     "num_clients": 5, "examples_per_task": 150, "server_memory": 1000,
 }  # fmt: skip
 STUDY_EXAMPLES, STUDY_EXAMPLES_OF_DIGITS = 2000, 400  # of the one client of section 5.1

@@ -67,7 +67,7 @@ def as_markdown(table: Table, found: Mapping[Row, Sequence[pathlib.Path]]) -> st
     rows = []
     for row, folders in found.items():
         if folders:
-            measured = [_measured(MEASURES[name], folders) for name in table.measures]
+            measured = [_measured(name, folders) for name in table.measures]
             rows.append([*row.cells, *measured, str(len(folders)), *([row.plain] if table.compared else [])])
     plain = ["plain TensorFlow"] if table.compared else []
     return markdown([*table.left, *table.measures, "seeds", *plain], rows)
@@ -104,10 +104,9 @@ def _pictures(found: Mapping[Row, Sequence[pathlib.Path]], root: pathlib.Path) -
     ]
 
 
-def _measured(measure: Callable[[Results], Optional[float]], folders: Sequence[pathlib.Path]) -> str:
-    values = [measure(reports.load_results(folder)) for folder in folders]
-    known = [value for value in values if value is not None]
-    return spread(known, 1 if not known or max(known) >= 1 else 2)
+def _measured(name: str, folders: Sequence[pathlib.Path]) -> str:
+    values = [MEASURES[name](reports.load_results(folder)) for folder in folders]
+    return spread([value for value in values if value is not None], 2 if name == "MB up" else 1)
 
 
 def _task(number: int) -> Callable[[Results], Optional[float]]:
