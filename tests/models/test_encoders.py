@@ -145,7 +145,7 @@ def test_first_weights(case):
             area = np.prod(part.shape[:-2])
             assert 0 < np.abs(part).max() <= np.sqrt(6 / (area * (part.shape[-2] + part.shape[-1])))
         else:
-            assert (part == (-2 if name == "bias_log_scale" else 0)).all()
+            assert (part == (-4 if name == "bias_log_scale" else 0)).all()
     np.testing.assert_array_equal(encoder.initial(KEY), first)
     assert (encoder.initial(tf.constant([3, 5])).numpy() != first.numpy()).any()
     assert np.isfinite(encoder.encode(first, context, examples)).all()
