@@ -156,7 +156,10 @@ class _Drawer:
         if short is None:
             return
         task, label, found, needed = short
-        possible = next((n for n in range(examples - 1, 0, -1) if self._short(n, active) is None), None)
+        # No more than all examples of the smallest domain, divided over its clients.
+        most = min(int((rows >= 0).sum()) // max(len(who), 1) for rows, who in zip(self.labels, active) if who)
+        top = min(examples - 1, most)
+        possible = next((n for n in range(top, 0, -1) if self._short(n, active) is None), None)
         advice = (
             "enrol fewer clients" if possible is None else f"ask for {possible} or fewer, or fewer clients"
         )
