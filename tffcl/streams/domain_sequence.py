@@ -157,7 +157,7 @@ class _Drawer:
             return
         task, label, found, needed = short
         # No more than all examples of the smallest domain, divided over its clients.
-        most = min(int((rows >= 0).sum()) // max(len(who), 1) for rows, who in zip(self.labels, active) if who)
+        most = min(int((rows >= 0).sum()) // len(who) for rows, who in zip(self.labels, active) if who)
         top = min(examples - 1, most)
         possible = next((n for n in range(top, 0, -1) if self._short(n, active) is None), None)
         advice = (
