@@ -159,6 +159,18 @@ def test_a_client_that_is_not_there_yet_is_not_rehearsed():
         assert len(seen[task]) == there
 
 
+@pytest.mark.parametrize("scenario", ["decreasing", "increasing", "scattered"])
+def test_rows_are_of_the_run_s_task_whenever_a_client_came(scenario):
+    """A client that joins in the third task sends rows of that task, not of its own first."""
+    enrollment = getattr(Enrollment, scenario)(CLIENTS, TASKS)
+    server = ServerSideTraining(steps=1, memory=1000)
+    _, states = _run(_build(send_per_round=1000, server_side_training=server), enrollment, rounds=1)
+    tasks, counts = np.unique(states[-1]["finalizer"]["memory"]["task"], return_counts=True)
+    expected = [sum(9 + client for client in enrollment.active(task)) for task in range(TASKS)]
+    np.testing.assert_array_equal(tasks, np.arange(TASKS))
+    np.testing.assert_array_equal(counts, expected)
+
+
 def test_a_task_with_nobody_leaves_the_model_as_it_is():
     table = Enrollment.from_table([["*", "o", "o"], ["x", "x", "*"], ["x", "x", "*"]])
     _, states = _run(_build(), table)

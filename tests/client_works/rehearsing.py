@@ -46,9 +46,11 @@ class Runner:
         self.work, self._train = made, made.trainer()
         self.shared = made.initialize_shared()
         self.state = made.initialize_client(self.shared, tf.zeros([0], tf.int32), tf.constant([7, 8]))
-        self.round = 0
+        self.round, self.tasks = 0, 0
 
     def begin(self):
+        self.state["run_task"] = tf.constant(self.tasks)  # which the program does
+        self.tasks += 1
         self.state = self.work.begin_task(self.state, self.shared, tf.zeros([0, 0]))
 
     def prepare(self, raw):

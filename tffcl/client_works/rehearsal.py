@@ -121,6 +121,7 @@ class RehearsalWork(ClientWork):
         self.state_type = OrderedDict(
             key=tff.TensorType(np.int32, [2]),
             task=tff.TensorType(np.int32),
+            run_task=tff.TensorType(np.int32),
             schedule=tff.TensorType(np.float32, [4]),
             offered=tff.TensorType(np.int32),
             **_to_state(rehearsal_memory.rows_type(width)),
@@ -147,6 +148,7 @@ class RehearsalWork(ClientWork):
         return {
             "key": key,
             "task": tf.constant(-1),
+            "run_task": tf.constant(-1),
             "schedule": self.training.fresh_schedule(),
             "offered": tf.constant(0),
             **_to_state(rehearsal_memory.no_rows(self._encoder.stats_size)),
@@ -166,7 +168,7 @@ class RehearsalWork(ClientWork):
         """The client keeps statistics of the task that has ended: a random sample, as far as its memory goes."""
         train = data["train"]
         rows = task_rows(
-            train.get("remembered", train["stats"]), train["label"], state["task"], self._task_key(state)
+            train.get("remembered", train["stats"]), train["label"], state["run_task"], self._task_key(state)
         )
         kept = rehearsal_memory.remember(_of_state(state), rows, self._capacity)
         return dict(state, **_to_state(kept)), OrderedDict(knowledge=tf.zeros([0]))
@@ -232,7 +234,7 @@ class RehearsalWork(ClientWork):
         if self.sharing.kind == "none":
             return dict(kept, offered=state["offered"]), update, weight, reported
         key = self._task_key(state)
-        rows = self.sharing.sent(train["stats"], train["label"], state["task"], state["offered"], key)
+        rows = self.sharing.sent(train["stats"], train["label"], state["run_task"], state["offered"], key)
         count = tf.where(weight > 0.0, tf.size(rows["label"]), 0)  # who is left out sends nothing at all
         rows = OrderedDict((name, values[:count]) for name, values in rows.items())
         reported["extra_bytes"] = extra_bytes(self.sharing, rows)

@@ -68,3 +68,9 @@ class ClientStore:
         """Puts what a computation returned for some clients into their states; see `merge`."""
         for client, changed in zip(clients, changes):
             self._states[client] = merge(self._states[client], changed)
+
+    def tell_task(self, clients: Sequence[int], task: int) -> None:
+        """Puts the number of the run's task into the states of some clients, if they have an entry `run_task`."""
+        for client in clients:
+            if "run_task" in self._states[client]:
+                self._states[client] = merge(self._states[client], {"run_task": np.int32(task)})

@@ -155,6 +155,7 @@ class _Run:
             summaries = list(self.data.summaries(task).values())
             selected = self.transfer.select(state.base, task, active, summaries)
             incoming = self.transfer.transfer_in(state.base, selected, len(self.clients))
+            state.store.tell_task(active, task)
             states = [state.store[client] for client in active]
             state.store.merge(active, self.process.begin_task(state.server, states, incoming))
             for client, entries in zip(active, selected):
