@@ -164,12 +164,16 @@ ROOMS = {
     "runtime": [
         "InProcessRuntime",
         "LocalRuntime",
+        "LocalWorkers",
+        "RemoteRuntime",
         "Worker",
         "in_process",
         "local",
         "quiet_logs",
+        "remote",
         "set_in_process",
         "set_local",
+        "take_worker_failures",
     ],
     "streams": [
         "Enrollment",

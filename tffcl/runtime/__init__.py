@@ -13,19 +13,25 @@ from tffcl.runtime.worker import Worker
 if TYPE_CHECKING:
     from tffcl.runtime.contexts import LocalRuntime, local, set_local
     from tffcl.runtime.in_process_runtime import InProcessRuntime, in_process, set_in_process
+    from tffcl.runtime.remote_runtime import LocalWorkers, RemoteRuntime, remote, take_worker_failures
 
 __all__ = [
     "InProcessRuntime",
     "LocalRuntime",
+    "LocalWorkers",
+    "RemoteRuntime",
     "Worker",
     "in_process",
     "local",
     "quiet_logs",
+    "remote",
     "set_in_process",
     "set_local",
+    "take_worker_failures",
 ]
 
 _IN_PROCESS = ("InProcessRuntime", "in_process", "set_in_process")
+_REMOTE = ("LocalWorkers", "RemoteRuntime", "remote", "take_worker_failures")
 
 
 def __getattr__(name: str) -> Any:
@@ -33,6 +39,10 @@ def __getattr__(name: str) -> Any:
         from tffcl.runtime import in_process_runtime
 
         return getattr(in_process_runtime, name)
+    if name in _REMOTE:
+        from tffcl.runtime import remote_runtime
+
+        return getattr(remote_runtime, name)
     if name in __all__:
         from tffcl.runtime import contexts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Optional
+from typing import Callable, Optional, overload
 
 import grpc
 import tensorflow_federated as tff
@@ -51,11 +51,20 @@ class LocalRuntime(Runtime):
         self.worker.close()
 
 
-def local(num_threads: Optional[int] = None) -> LocalRuntime:
+@overload
+def local(num_threads: Optional[int] = None) -> LocalRuntime: ...
+
+
+@overload
+def local(num_threads: Optional[int] = None, *, num_workers: int) -> Runtime: ...
+
+
+def local(num_threads: Optional[int] = None, *, num_workers: int = 1) -> Runtime:
     """Starts a worker on this machine: `with tffcl.runtime.local(): ...` runs computations there.
 
     Args:
-      num_threads: Threads that the worker may use; None leaves it to TensorFlow.
+      num_threads: Threads that a worker may use; None leaves it to TensorFlow.
+      num_workers: With more than one, the clients of a computation are spread over them as `remote` does it.
 
     Returns:
       A runtime; leaving its `with` block restores the context before it and ends the worker.
@@ -63,7 +72,11 @@ def local(num_threads: Optional[int] = None) -> LocalRuntime:
     Raises:
       RunError: If the worker cannot be started.
     """
-    return LocalRuntime(num_threads)
+    if num_workers == 1:
+        return LocalRuntime(num_threads)
+    from tffcl.runtime import remote_runtime
+
+    return remote_runtime.LocalWorkers(num_workers, num_threads)
 
 
 def set_local(num_threads: Optional[int] = None) -> LocalRuntime:

@@ -10,15 +10,15 @@ from tensorflow_federated.python.core.impl.executors import remote_executor
 
 from tffcl.runtime import stubs, wire
 
-# Each is a graph that the worker keeps in memory; a process has a handful of computations.
-_MAX_KEPT_COMPUTATIONS = 16
-
 # One for each number of clients that was seen lately.
 _MAX_EXECUTORS = 10
 
 
 class WorkerExecutor(tff.framework.RemoteExecutor):
     """TFF's remote executor with a faster way in; what it computes is the same."""
+
+    # Each is a graph that the worker keeps in memory; a process has a handful of computations.
+    max_kept_computations = 16
 
     def __init__(self, stub: stubs.WorkerStub) -> None:
         # Every value is freed as soon as nobody needs it: batches of them would keep megabytes each.
@@ -52,7 +52,7 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
         key = id(computation)  # stays its own as long as the entry holds the computation
         if key not in self._kept:
             self._kept[key] = computation, await super().create_value(computation, type_spec)
-            if len(self._kept) > _MAX_KEPT_COMPUTATIONS:
+            if len(self._kept) > self.max_kept_computations:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key][1]
@@ -61,15 +61,17 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
 class WorkerExecutorFactory(tff.framework.ExecutorFactory):
     """Executors by number of clients; unlike in TFF's own factory, one that is dropped is also closed."""
 
+    executor_class = WorkerExecutor
+
     def __init__(self, stub: stubs.WorkerStub) -> None:
         self._stub = stub
-        self._executors: OrderedDict[Any, WorkerExecutor] = OrderedDict()
+        self._executors: OrderedDict[Any, Any] = OrderedDict()
 
-    def create_executor(self, cardinalities: tff.framework.CardinalitiesType) -> WorkerExecutor:
+    def create_executor(self, cardinalities: tff.framework.CardinalitiesType) -> Any:
         """The executor for these numbers of participants, made where there is none yet."""
         key = self._key(cardinalities)
         if key not in self._executors:
-            executor = WorkerExecutor(self._stub)
+            executor = self.executor_class(self._stub)
             executor.set_cardinalities(dict(key))
             self._executors[key] = executor
             if len(self._executors) > _MAX_EXECUTORS:

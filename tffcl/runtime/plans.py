@@ -7,7 +7,7 @@ and how often. In a plan a graph is a `GraphFunction`, and an intrinsic a small 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -15,21 +15,26 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.runtime import intrinsics
 from tffcl.runtime.graphs import GraphCache
-from tffcl.runtime.intrinsics import Function, Scope
+from tffcl.runtime.intrinsics import Function
 
-# From what the intrinsics of a call share, and the values of references, to a value.
-Plan = Callable[[Scope, Mapping[str, Any]], Any]
+# From what the intrinsics of a call share (here a `Scope`), and the values of references, to a value.
+Plan = Callable[[Any, Mapping[str, Any]], Any]
 
 
 class Planner:
     """Makes plans of building blocks.
 
     Args:
-      cache: Graphs that are imported already.
+      cache: Graphs that are imported already; only a subclass that runs them elsewhere has none.
+
+    Attributes:
+      runtime: Who runs the plans, for errors.
     """
 
-    def __init__(self, cache: GraphCache) -> None:
-        self._cache = cache
+    runtime = "the in-process runtime"
+
+    def __init__(self, cache: Optional[GraphCache]) -> None:
+        self._cache: Any = cache
         self._kinds: dict[type, Callable[[Any], Plan]] = {
             tff.framework.Block: self._block,
             tff.framework.Call: self._call,
@@ -50,14 +55,14 @@ class Planner:
         """
         make = self._kinds.get(type(block))
         if make is None:
-            raise errors.RunError(f"the in-process runtime cannot run a {type(block).__name__}")
+            raise errors.RunError(f"{self.runtime} cannot run a {type(block).__name__}")
         return make(block)
 
     def _block(self, block: Any) -> Plan:
         steps = [(name, self.plan(value)) for name, value in block.locals]
         result = self.plan(block.result)
 
-        def run(scope: Scope, names: Mapping[str, Any]) -> Any:
+        def run(scope: Any, names: Mapping[str, Any]) -> Any:
             inner = dict(names)
             for name, step in steps:
                 inner[name] = step(scope, inner)
@@ -75,14 +80,14 @@ class Planner:
     def _compiled(self, block: Any) -> Plan:
         kind = block.proto.WhichOneof("computation")
         if kind != "tensorflow":
-            raise errors.RunError(f"the in-process runtime runs TensorFlow computations, not {kind} ones")
+            raise errors.RunError(f"{self.runtime} runs TensorFlow computations, not {kind} ones")
         function = Function(self._cache.get(block.proto.tensorflow), block.type_signature)
         return lambda scope, names: function
 
     def _intrinsic(self, block: Any) -> Plan:
         implementation = intrinsics.BY_URI.get(block.uri)
         if implementation is None:
-            raise errors.RunError(f"the in-process runtime has no {block.uri}")
+            raise errors.RunError(f"{self.runtime} has no {block.uri}")
         kind = block.type_signature
         return lambda scope, names: Function(lambda *given: implementation(scope, *given), kind)
 
@@ -94,7 +99,7 @@ class Planner:
             _works(block),
         )
 
-        def run(scope: Scope, names: Mapping[str, Any]) -> Function:
+        def run(scope: Any, names: Mapping[str, Any]) -> Function:
             def call(*given: Any) -> Any:
                 return result(scope, names if name is None else {**names, name: given[0]})
 

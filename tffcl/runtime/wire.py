@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow_federated as tff
@@ -33,9 +33,49 @@ def encode_create_value(executor_id: Any, value: Any, type_spec: tff.Type) -> by
     Raises:
       TypeError: If the value does not fit its type.
     """
+    return _request(executor_id, _encode(value, type_spec))
+
+
+def request_of(executor_id: Any, value: bytes) -> bytes:
+    """The bytes of a `CreateValueRequest` for a value that is in bytes already."""
+    return _request(executor_id, [value])
+
+
+def encode_value(value: Any, type_spec: tff.Type) -> bytes:
+    """The bytes of an `executor_pb2.Value`.
+
+    Args:
+      value: A value of type `type_spec`.
+      type_spec: Type of the value.
+
+    Raises:
+      TypeError: If the value does not fit its type.
+    """
+    return b"".join(_encode(value, type_spec))
+
+
+def encode_placed(member: bytes, type_spec: tff.FederatedType) -> bytes:
+    """The bytes of an all-equal federated value around those of its member."""
+    chunks = _field(executor_pb2.Value.Federated, "type", [_federated_type(type_spec)])
+    chunks += _field(executor_pb2.Value.Federated, "value", [member])
+    return b"".join(_field(executor_pb2.Value, "federated", chunks))
+
+
+def encode_struct(elements: Iterable[tuple[Optional[str], bytes]]) -> bytes:
+    """The bytes of a structure around those of its elements, each with its name if it has one."""
+    element = executor_pb2.Value.Struct.Element
+    chunks: list[_Chunk] = []
+    for name, value in elements:
+        named: list[_Chunk] = [element(name=name).SerializeToString()] if name else []
+        item = [*named, *_field(element, "value", [value])]
+        chunks += _field(executor_pb2.Value.Struct, "element", item)
+    return b"".join(_field(executor_pb2.Value, "struct", chunks))
+
+
+def _request(executor_id: Any, value: Iterable[_Chunk]) -> bytes:
     message = executor_pb2.CreateValueRequest
     chunks = _field(message, "executor", [executor_id.SerializeToString()])
-    return b"".join(chunks + _field(message, "value", _encode(value, type_spec)))
+    return b"".join(chunks + _field(message, "value", value))
 
 
 def _encode(value: Any, type_spec: tff.Type) -> list[_Chunk]:
