@@ -1,0 +1,239 @@
+"""Workers that die, hang or were never there: the computation ends on the others, or with one clear line."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pathlib
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors, runtime
+from tffcl.runtime import health, remote_runtime
+from tffcl.runtime.worker import Worker
+
+_VECTOR = tff.TensorType(np.float32, [None])
+_ONE = tff.TensorType(np.float32, [1])
+
+
+@tff.tensorflow.computation(_ONE)
+def _slow_square(x):
+    """Seconds of work for each element of x, which cannot be told from any other work."""
+
+    def step(n, total):
+        a = tf.fill([300, 300], 1e-3) + tf.cast(n, tf.float32) * 1e-9
+        for _ in range(8):
+            a = a @ a
+        return n + 1, total + tf.reduce_sum(a)
+
+    total = tf.while_loop(lambda n, _: n < 200 * tf.size(x), step, (0, 0.0))[1]
+    return x * x + 0.0 * total
+
+
+@tff.federated_computation(tff.FederatedType(_ONE, tff.CLIENTS))
+def _work(x):
+    squares = tff.federated_map(_slow_square, x)
+    return squares, tff.federated_sum(squares)
+
+
+_total = tff.tensorflow.computation(lambda x: tf.reduce_sum(x), _VECTOR)
+
+
+@tff.federated_computation(tff.FederatedType(_VECTOR, tff.CLIENTS))
+def _quick(x):
+    return tff.federated_sum(tff.federated_map(_total, x))
+
+
+CLIENTS = [np.array([n], np.float32) for n in (1, 2, 3, 4)]
+EXPECTED = [n * n for n in (1, 2, 3, 4)]
+
+
+def assert_right(result):
+    squares, total = result
+    np.testing.assert_allclose(np.concatenate(squares), EXPECTED)
+    np.testing.assert_allclose(total, [sum(EXPECTED)])
+
+
+@contextlib.contextmanager
+def two_workers(**options):
+    """Two workers of our own, and a runtime that knows only their addresses."""
+    with Worker(1) as one, Worker(1) as other:
+        with runtime.remote([one.address, other.address], **options) as entered:
+            yield entered, (one, other)
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_worker_that_is_killed_in_mid_round(victim, caplog):
+    told = []
+    with two_workers(on_failure=told.append) as (entered, workers):
+        assert _quick(CLIENTS) == 10
+        timer = threading.Timer(0.5, os.kill, (workers[victim].pid, signal.SIGKILL))
+        timer.start()
+        with caplog.at_level(logging.WARNING, logger="tffcl"):
+            assert_right(_work(CLIENTS))
+        timer.join()
+        (event,) = entered.events
+        assert event["worker"] == workers[victim].address
+        assert told == [event]
+        assert runtime.take_worker_failures() == [event]
+        assert runtime.take_worker_failures() == []
+        assert [r for r in caplog.records if "lost the worker at" in r.message]
+        assert _quick(CLIENTS) == 10
+        assert len(entered.events) == 1
+
+
+def test_a_worker_that_stands_still_in_mid_round():
+    with two_workers(patience=1.0) as (entered, workers):
+        assert _quick(CLIENTS) == 10
+        timer = threading.Timer(0.5, os.kill, (workers[1].pid, signal.SIGSTOP))
+        timer.start()
+        start = time.monotonic()
+        assert_right(_work(CLIENTS))
+        assert time.monotonic() - start < 60
+        (event,) = entered.events
+        assert event == {"worker": workers[1].address, "reason": "no answer within 1 s"}
+
+
+def test_a_worker_that_goes_on_takes_part_again():
+    with two_workers(patience=0.5) as (entered, workers):
+        os.kill(workers[1].pid, signal.SIGSTOP)
+        assert _quick(CLIENTS) == 10
+        os.kill(workers[1].pid, signal.SIGCONT)
+        deadline = time.monotonic() + 20
+        while entered.workers[1].reason is not None and time.monotonic() < deadline:
+            time.sleep(0.2)
+            assert _quick(CLIENTS) == 10
+        assert entered.workers[1].reason is None
+        assert _quick(CLIENTS) == 10
+        assert len(entered.events) == 1
+
+
+def test_a_worker_that_needs_longer_than_the_deadline():
+    with two_workers(call_timeout=5.0) as (entered, workers):
+        assert _quick(CLIENTS) == 10
+        os.kill(workers[0].pid, signal.SIGSTOP)
+        start = time.monotonic()
+        assert _quick(CLIENTS) == 10
+        assert 4 < time.monotonic() - start < 30
+        assert entered.events[0] == {
+            "worker": workers[0].address, "reason": "not done within the time for a call"
+        }  # fmt: skip
+
+
+def test_all_workers_gone_is_one_clear_line():
+    with two_workers() as (_, workers):
+        assert _quick(CLIENTS) == 10
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(
+            errors.RunError, match=r"^lost all workers \(localhost:.*; localhost:.*\)$"
+        ) as caught:
+            _quick(CLIENTS)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_a_computation_is_not_the_loss_of_a_worker():
+    @tff.tensorflow.computation(_VECTOR)
+    def check(x):
+        with tf.control_dependencies([tf.debugging.assert_less(x, 4.0, message="too large")]):
+            return tf.identity(x)
+
+    @tff.federated_computation(tff.FederatedType(_VECTOR, tff.CLIENTS))
+    def check_all(x):
+        return tff.federated_map(check, x)
+
+    with two_workers() as (entered, _):
+        with pytest.raises(Exception, match="too large"):
+            check_all(CLIENTS)
+        np.testing.assert_array_equal(check_all(CLIENTS[:3]), CLIENTS[:3])
+        assert not entered.events
+
+
+def test_workers_of_others_go_on_and_our_own_end():
+    with two_workers() as (_, workers):
+        pids = [worker.pid for worker in workers]
+        assert _quick(CLIENTS) == 10
+    # The inner `with` has ended first, and left them as they were; two_workers then ended them.
+    assert not any(map(is_running, pids))
+    with Worker(1) as one:
+        with runtime.remote([one.address]):
+            assert _quick(CLIENTS) == 10
+        assert is_running(one.pid)
+        assert health.check(one.address, 5.0) is None
+    with runtime.local(num_threads=1, num_workers=2) as local:
+        pids = [process.pid for process in local.processes]
+        assert _quick(CLIENTS) == 10
+        assert all(map(is_running, pids))
+    assert not any(map(is_running, pids))
+
+
+def test_a_closed_runtime_is_one_clear_line():
+    with runtime.local(num_threads=1, num_workers=2) as local:
+        local.close()
+        with pytest.raises(errors.RunError, match="this runtime is closed"):
+            _quick(CLIENTS)
+        assert not local.events
+
+
+def test_workers_that_are_not_there(monkeypatch):
+    monkeypatch.setattr(remote_runtime, "_START_SECONDS", 1.0)
+    with pytest.raises(errors.RunError, match="no worker answers at localhost:9 .*tffcl worker"):
+        runtime.remote(["localhost:9"])
+
+
+@pytest.mark.parametrize(
+    ("addresses", "message"),
+    [
+        ([], "a list of host:port"),
+        ("localhost:1", "a list of host:port"),
+        (["localhost"], "found 'localhost'"),
+        (["localhost:x"], "found 'localhost:x'"),
+        (["localhost:70000"], "found 'localhost:70000'"),
+        (["a:1", "a:1"], "each worker once"),
+    ],
+)
+def test_addresses_that_are_none(addresses, message):
+    with pytest.raises(errors.InputError, match=message):
+        runtime.remote(addresses)
+
+
+@pytest.mark.parametrize("options", [{"call_timeout": 0}, {"patience": -1.0}])
+def test_seconds_that_are_none(options):
+    with Worker(1) as one, pytest.raises(errors.InputError, match="seconds above 0"):
+        runtime.remote([one.address], **options)
+
+
+def test_nothing_is_kept_from_call_to_call():
+    """Memory of the workers and the number of values in flight stay as they are."""
+    big = [np.ones(500_000, np.float32)] * 4
+    with runtime.local(num_threads=1, num_workers=2) as local:
+        for _ in range(5):
+            _quick(big)
+        before = [_resident(process.pid) for process in local.processes]
+        for _ in range(30):
+            _quick(big)
+        for process, then in zip(local.processes, before):
+            assert _resident(process.pid) - then < 16e6
+
+
+def _resident(pid):
+    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+def test_in_context_of_one_worker_nothing_is_lost(tff_context):
+    with tff.framework.get_context_stack().install(tff_context.context):
+        assert runtime.take_worker_failures() == []
