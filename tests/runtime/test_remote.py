@@ -64,9 +64,12 @@ def assert_right(result):
 @contextlib.contextmanager
 def two_workers(**options):
     """Two workers of our own, and a runtime that knows only their addresses."""
-    with Worker(1) as one, Worker(1) as other:
-        with runtime.remote([one.address, other.address], **options) as entered:
-            yield entered, (one, other)
+    with (
+        Worker(1) as one,
+        Worker(1) as other,
+        runtime.remote([one.address, other.address], **options) as entered,
+    ):
+        yield entered, (one, other)
 
 
 def is_running(pid):
