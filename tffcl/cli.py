@@ -221,6 +221,30 @@ def report(run_dirs: tuple[str, ...], markdown: bool, plots: bool, compare: str 
     command.report(run_dirs, markdown=markdown, plots=plots, compare=compare)
 
 
+@tffcl.command()
+@click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on; 0 for a free one.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 or :: for all."
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of the worker.  [default: all cores]")
+@click.option(
+    "--check", "address", metavar="HOST:PORT", help="Only ask whether a worker answers there: 0 or 1."
+)
+def worker(port: int | None, host: str, threads: int | None, address: str | None) -> int | None:
+    """Run a TFF worker for `tffcl run ... --runtime remote --workers HOST:PORT,...`, until SIGTERM or Ctrl-C.
+
+    It runs any graph that it is sent, by anybody who reaches its port.
+    """
+    from tffcl.commands import worker as command
+
+    if address is not None:
+        return command.check(address)
+    if port is None:
+        raise click.UsageError("give --port to run a worker, or --check HOST:PORT to ask whether one answers")
+    command.serve(host, port, threads)
+    return None
+
+
 def main() -> None:
     """Entry point of the program `tffcl`."""
     exit_with(tffcl)

@@ -31,10 +31,23 @@ OUTPUT_DIR = click.option(
     "--output-dir", metavar="DIR", help="The run directory.  [default: a new one in runs/]"
 )
 RESUME = click.option("--resume", is_flag=True, help="Go on with the run in --output-dir where it stopped.")
-RUNTIME = click.option(
-    "--runtime", type=click.Choice(["local", "in-process"]), default="local", show_default=True,
-    help="Where computations run: a TFF worker on this machine, or this process, with its GPU if it has one.",
+_RUNTIME = click.option(
+    "--runtime", type=click.Choice(["local", "in-process", "remote"]), default="local", show_default=True,
+    help="Where computations run: a TFF worker on this machine; this process, with its GPU if it has one; --workers.",
 )  # fmt: skip
+_WORKERS = click.option(
+    "--workers", metavar="HOST:PORT,...",
+    help="For --runtime remote: where `tffcl worker` runs; the clients of a round are spread over them.",
+)  # fmt: skip
+_CALL_TIMEOUT = click.option(
+    "--call-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+    help="For --runtime remote: a worker whose part of a round takes longer is left out.  [default: no limit]",
+)  # fmt: skip
+
+
+def RUNTIME(command: Any) -> Any:
+    """The flag `--runtime`, and what goes with it."""
+    return _RUNTIME(_WORKERS(_CALL_TIMEOUT(command)))
 
 
 def evaluate_every(default: str) -> Flag:
@@ -66,11 +79,15 @@ class RunOptions:
     output_dir: Optional[str]
     resume: bool
     runtime: str
+    workers: Optional[str]
+    call_timeout: Optional[float]
 
     FLAGS: ClassVar[Sequence[Flag]] = ()
     POSITIVE: ClassVar[Sequence[str]] = ()  # numbers above 0, and 0 or more, unless None
     NOT_NEGATIVE: ClassVar[Sequence[str]] = ()
-    PLACES: ClassVar[Sequence[str]] = ("dataset", "data_dir", "output_dir", "resume", "runtime")
+    PLACES: ClassVar[Sequence[str]] = (
+        "dataset", "data_dir", "output_dir", "resume", "runtime", "workers", "call_timeout",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         for name in (*self.POSITIVE, *self.NOT_NEGATIVE):
@@ -80,6 +97,10 @@ class RunOptions:
                 raise InputError(
                     f"{flag} must be a number {'above 0' if positive else '0 or more'}; got {value}"
                 )
+        if (self.runtime == "remote") != (self.workers is not None):
+            raise InputError("--runtime remote and --workers HOST:PORT,... go together")
+        if self.call_timeout is not None and self.runtime != "remote":
+            raise InputError("--call-timeout is for --runtime remote")
         if self.resume and self.output_dir is None:
             raise InputError("--resume needs the directory of the run to go on with: --output-dir DIR")
         most, wanted = self.num_clients, self.clients_per_round

@@ -46,6 +46,9 @@ def open_runtime(options: RunOptions) -> contextlib.AbstractContextManager:
 
     if options.runtime == "in-process":
         return runtime.in_process()
+    if options.workers is not None:
+        addresses = [address.strip() for address in options.workers.split(",")]
+        return runtime.remote(addresses, call_timeout=options.call_timeout)
     return runtime.local()
 
 
