@@ -8,6 +8,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
+from tffcl import runtime
 from tffcl.errors import InputError
 from tffcl.program import checks, clocks, communication, events, run_directory
 from tffcl.program import state as state_lib
@@ -253,6 +254,8 @@ class _Run:
         reading = clocks.now()
         events.add_seconds(event, reading - self.watch, training)
         self.watch = reading
+        if failures := runtime.take_worker_failures():
+            event["worker_failures"] = failures
         line = self.directory.history.append(event)
         self.directory.save(self.state)
         for reporter in self.reporters:
