@@ -177,9 +177,9 @@ def test_without_a_network_of_its_own_it_says_so(monkeypatch, capsys):
 
 
 def test_an_address_that_is_taken_or_nobody_s():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(Exception, match="cannot listen on 127.0.0.1:.*in use"):
-            command.serve("127.0.0.1", taken.getsockname()[1], 1)
+    taken = pytest.raises(Exception, match="cannot listen on 127.0.0.1:.*in use")
+    with socket.create_server(("127.0.0.1", 0)) as owner, taken:
+        command.serve("127.0.0.1", owner.getsockname()[1], 1)
     with pytest.raises(Exception, match="cannot listen on 192.0.2.1:0"):
         command.serve("192.0.2.1", 0, 1)
 
