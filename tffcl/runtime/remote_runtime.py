@@ -78,9 +78,9 @@ class RemoteRuntime(Runtime):
         self.events: list[Event] = []
         self._on_failure, self._lock = on_failure, threading.Lock()
         deadline = Deadline(call_timeout)
+        ends: list[Optional[Callable[[], str]]] = [*describe, *[None] * (len(addresses) - len(describe))]
         self.workers = [
-            RemoteWorker(address, deadline, self._tell, one)
-            for address, one in zip(addresses, describe or [None] * len(addresses))
+            RemoteWorker(address, deadline, self._tell, end) for address, end in zip(addresses, ends)
         ]
         self._factory = ComposedExecutorFactory(self.workers, deadline)
         super().__init__(RemoteContext(self._factory))

@@ -171,7 +171,8 @@ class _Stub(stubs.WorkerStub):
 
     def __init__(self, channel: grpc.Channel, worker: RemoteWorker, deadline: Deadline) -> None:
         super().__init__(channel, lambda: worker.address)
-        self._stub = _Timed(self._stub, deadline)
+        timed: Any = _Timed(self._stub, deadline)  # type: ignore[has-type]
+        self._stub = timed
         self._encoded, self._worker, self._deadline = self._create_encoded_value, worker, deadline
         self._create_encoded_value = lambda request: self._encoded(request, timeout=deadline.left())
 
