@@ -42,7 +42,7 @@ def main() -> None:
         runtime.local(num_threads=1) as one,
         runtime.local(num_threads=1, num_workers=2) as two,
     ):
-        for epochs, target in ((10, ">= 1.70"), (1, "")):
+        for epochs, target in ((30, ">= 1.70"), (10, ""), (1, "")):
             work = fedseit.work_of(100, 2, epochs)
             process = build_fedseit(work.network.config, num_foreign=2, training=work.training)
             clients = [fedseit.client(work, seed, 0, 2) for seed in range(options.clients)]

@@ -20,9 +20,6 @@ from tffcl.runtime.remote_workers import Deadline, RemoteWorker
 # A process has a handful of computations, each in a form of its own for no clients at all.
 _MAX_KEPT_PLANS = 64
 
-# Threads of a try that has failed may still wait for workers that are well.
-_THREADS_OF_A_WORKER = 8
-
 
 class ComposedExecutor(executor_base.Executor):
     """Runs computations over one cohort."""
@@ -86,7 +83,7 @@ class ComposedExecutorFactory(tff.framework.ExecutorFactory):
 
     def __init__(self, workers: Sequence[RemoteWorker], deadline: Deadline) -> None:
         self._workers, self._deadline = workers, deadline
-        self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS_OF_A_WORKER * len(workers), "tffcl-part")
+        self._pool = concurrent.futures.ThreadPoolExecutor(len(workers), "tffcl-part")
         self._planner = ComposedPlanner()
         self._plans: OrderedDict[int, tuple[Any, Plan]] = OrderedDict()
 
