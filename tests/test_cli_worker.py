@@ -56,6 +56,10 @@ class Served:
             time.sleep(0.05)
         raise AssertionError(f"no line {pattern!r} among {self.lines}")
 
+    def close(self):
+        self._reader.join(10)  # the pipe ends with the last process that holds it
+        self.process.stderr.close()
+
     def end(self, number=signal.SIGTERM):
         self.process.send_signal(number)
         code = self.process.wait(30)
@@ -71,7 +75,8 @@ def serve(*args, **options):
     finally:
         if served.process.poll() is None:
             served.process.kill()
-            served.process.wait(10)
+        served.process.wait(10)
+        served.close()
 
 
 def is_gone_soon(pid, seconds=10.0):
