@@ -1,0 +1,101 @@
+"""A whole run over several workers: the death of one leaves a line, the death of all a run to go on with."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tffcl import runtime
+from tffcl.errors import RunError
+
+_TINY = pathlib.Path(__file__).parents[1] / "program" / "tiny.py"
+
+
+@pytest.fixture(name="tiny", scope="module")
+def _tiny():
+    spec = importlib.util.spec_from_file_location("tffcl_tests_tiny_for_remote", _TINY)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(name="straight", scope="module")
+def _straight(tiny, tmp_path_factory):
+    """The history of the run in one worker that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    with runtime.local(num_threads=1):
+        tiny.run(tiny.build_process(), folder)
+    return history(folder)
+
+
+class KillAfter:
+    """A reporter that kills workers after some events."""
+
+    def __init__(self, count, workers):
+        self.count, self.workers = count, workers
+
+    def start(self, num_tasks, num_rounds, past):
+        pass
+
+    def report(self, event):
+        self.count -= 1
+        if self.count == 0:
+            for worker in self.workers:
+                os.kill(worker.pid, signal.SIGKILL)
+
+    def close(self):
+        pass
+
+
+def history(folder):
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if "seconds" not in key} for line in lines]
+
+
+def assert_same(found, expected):
+    found = [{key: value for key, value in event.items() if key != "worker_failures"} for event in found]
+    tf.nest.assert_same_structure(found, expected)
+    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(expected)):
+        if isinstance(other, float):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        else:
+            assert one == other
+
+
+def test_a_run_over_two_workers_is_that_of_one(tiny, straight, tmp_path):
+    with runtime.local(num_threads=1, num_workers=2):
+        tiny.run(tiny.build_process(), tmp_path)
+    assert_same(history(tmp_path), straight)
+    assert not any("worker_failures" in event for event in history(tmp_path))
+
+
+def test_the_history_says_that_a_worker_was_lost(tiny, straight, tmp_path):
+    with runtime.local(num_threads=1, num_workers=2) as local:
+        tiny.run(tiny.build_process(), tmp_path, reporters=[KillAfter(2, local.processes[:1])])
+        address = local.processes[0].address
+    events = history(tmp_path)
+    assert_same(events, straight)
+    ((index, (failure,)),) = [
+        (index, event["worker_failures"]) for index, event in enumerate(events) if "worker_failures" in event
+    ]
+    assert index == 2
+    assert failure["worker"] == address
+    assert "SIGKILL" in failure["reason"]
+
+
+def test_all_workers_gone_and_the_run_goes_on_with_others(tiny, straight, tmp_path):
+    with runtime.local(num_threads=1, num_workers=2) as local:
+        killer = KillAfter(4, local.processes)
+        with pytest.raises(RunError, match=r"^lost all workers \(.*SIGKILL.*SIGKILL.*\)$"):
+            tiny.run(tiny.build_process(), tmp_path, reporters=[killer])
+    assert len(history(tmp_path)) == 4
+    with runtime.local(num_threads=1, num_workers=3):
+        tiny.run(tiny.build_process(), tmp_path, resume=True)
+    assert_same(history(tmp_path), straight)
