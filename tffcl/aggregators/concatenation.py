@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.templates.entries import as_type
+from tffcl.templates.entries import ordered
 from tffcl.templates.placed import at_clients, entries
 
 
@@ -31,11 +31,12 @@ class ConcatenationFactory(tff.aggregators.UnweightedAggregationFactory):
         @tff.tensorflow.computation
         def nothing() -> OrderedDict:
             none = {name: tf.zeros([0, *kind.shape[1:]], kind.dtype) for name, kind in kinds.items()}
-            return _typed(none, kinds)
+            return ordered("concatenation", none, kinds)
 
         @tff.tensorflow.computation(value_type, value_type)
         def join(one: OrderedDict, other: OrderedDict) -> OrderedDict:
-            return _typed({name: tf.concat([one[name], other[name]], 0) for name in kinds}, kinds)
+            joined = {name: tf.concat([one[name], other[name]], 0) for name in kinds}
+            return ordered("concatenation", joined, kinds)
 
         report = tff.tensorflow.computation(lambda rows: rows, value_type)
 
@@ -49,10 +50,6 @@ class ConcatenationFactory(tff.aggregators.UnweightedAggregationFactory):
             return tff.templates.MeasuredProcessOutput(state, rows, tff.federated_value((), tff.SERVER))
 
         return tff.templates.AggregationProcess(initialize, next_step)
-
-
-def _typed(rows: dict[str, tf.Tensor], kinds: OrderedDict) -> OrderedDict:
-    return OrderedDict((name, as_type("concatenation", name, rows[name], kinds[name])) for name in kinds)
 
 
 def _row_types(value_type: tff.Type) -> OrderedDict:

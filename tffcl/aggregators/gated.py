@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Union
-
 import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.aggregators import sparse_update
-from tffcl.templates.placed import at_clients
-
-AggregationFactory = Union[
-    tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory
-]
+from tffcl.aggregators.building import WEIGHTED, factory_of, is_factory, process_of
+from tffcl.templates.compose import AggregationFactory
 
 
 def gated(inner_factory: AggregationFactory) -> AggregationFactory:
@@ -32,43 +27,18 @@ def gated(inner_factory: AggregationFactory) -> AggregationFactory:
     Raises:
       ContractError: `inner_factory` is not a `tff.aggregators` factory.
     """
-    if isinstance(inner_factory, tff.aggregators.WeightedAggregationFactory):
-        return _GatedWeighted(inner_factory)
-    if isinstance(inner_factory, tff.aggregators.UnweightedAggregationFactory):
-        return _GatedUnweighted(inner_factory)
-    found = type(inner_factory).__name__
-    raise errors.ContractError(f"gated: takes a tff.aggregators factory, found {found}")
+    if not is_factory(inner_factory):
+        found = type(inner_factory).__name__
+        raise errors.ContractError(f"gated: takes a tff.aggregators factory, found {found}")
 
-
-class _GatedWeighted(tff.aggregators.WeightedAggregationFactory):
-    def __init__(self, inner_factory: tff.aggregators.WeightedAggregationFactory):
-        self._inner_factory = inner_factory
-
-    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+    def create(value_type: tff.Type, *weight_type: tff.Type) -> tff.templates.AggregationProcess:
         delta_type = sparse_update.delta_type(value_type, "gated aggregator")
-        inner = self._inner_factory.create(delta_type, weight_type)
+        inner = inner_factory.create(delta_type, *weight_type)
         gate = tff.tensorflow.computation(sparse_update.only_sent, value_type)
 
-        @tff.federated_computation(
-            inner.initialize.type_signature.result, at_clients(value_type), at_clients(weight_type)
-        )
-        def next_step(state: tff.Value, updates: tff.Value, weights: tff.Value) -> tff.Value:
-            return inner.next(state, tff.federated_map(gate, updates), weights)
+        def aggregate(state: tff.Value, updates: tff.Value, *weights: tff.Value) -> tff.Value:
+            return inner.next(state, tff.federated_map(gate, updates), *weights)
 
-        return tff.templates.AggregationProcess(inner.initialize, next_step)
+        return process_of(inner.initialize, aggregate, value_type, *weight_type)
 
-
-class _GatedUnweighted(tff.aggregators.UnweightedAggregationFactory):
-    def __init__(self, inner_factory: tff.aggregators.UnweightedAggregationFactory):
-        self._inner_factory = inner_factory
-
-    def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-        delta_type = sparse_update.delta_type(value_type, "gated aggregator")
-        inner = self._inner_factory.create(delta_type)
-        gate = tff.tensorflow.computation(sparse_update.only_sent, value_type)
-
-        @tff.federated_computation(inner.initialize.type_signature.result, at_clients(value_type))
-        def next_step(state: tff.Value, updates: tff.Value) -> tff.Value:
-            return inner.next(state, tff.federated_map(gate, updates))
-
-        return tff.templates.AggregationProcess(inner.initialize, next_step)
+    return factory_of(create, isinstance(inner_factory, WEIGHTED))

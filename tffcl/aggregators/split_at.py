@@ -10,10 +10,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.aggregators.gated import AggregationFactory
-from tffcl.templates.placed import at_clients
-
-_WEIGHTED = tff.aggregators.WeightedAggregationFactory
+from tffcl.aggregators.building import WEIGHTED, factory_of, is_factory, process_of
+from tffcl.aggregators.by_name import by_name
+from tffcl.templates.compose import AggregationFactory
 
 
 def split_at(
@@ -36,76 +35,31 @@ def split_at(
     if size < 1:
         raise errors.InputError(f"split_at: expected a positive size, found {size}")
     for factory in (first_factory, rest_factory):
-        if not isinstance(factory, (_WEIGHTED, tff.aggregators.UnweightedAggregationFactory)):
+        if not is_factory(factory):
             found = type(factory).__name__
             raise errors.ContractError(f"split_at: takes tff.aggregators factories, found {found}")
-    weighted = isinstance(first_factory, _WEIGHTED) or isinstance(rest_factory, _WEIGHTED)
-    return (_SplitWeighted if weighted else _SplitUnweighted)(size, first_factory, rest_factory)
+    both = by_name(first=first_factory, rest=rest_factory)
 
-
-class _Split:
-    def __init__(self, size: int, first_factory: AggregationFactory, rest_factory: AggregationFactory):
-        self._size, self._factories = size, (first_factory, rest_factory)
-
-    def _create(self, value_type: tff.Type, *weight_type: tff.Type) -> tff.templates.AggregationProcess:
-        length = _length(value_type, self._size)
-        types = [tff.TensorType(np.float32, [n]) for n in (self._size, length - self._size)]
-        takes_weight = [isinstance(factory, _WEIGHTED) for factory in self._factories]
-        first, rest = [
-            factory.create(kind, *(weight_type if weighted else ()))
-            for factory, kind, weighted in zip(self._factories, types, takes_weight)
-        ]
-        size = self._size
-        cut = tff.tensorflow.computation(lambda values: (values[:size], values[size:]), value_type)
-        join = tff.tensorflow.computation(lambda parts: tf.concat([parts[0], parts[1]], 0), types)
-
-        @tff.federated_computation
-        def initialize() -> tff.Value:
-            return tff.federated_zip(OrderedDict(first=first.initialize(), rest=rest.initialize()))
-
-        def aggregate(state: tff.Value, values: tff.Value, *weights: tff.Value) -> Any:
-            parts = tff.federated_map(cut, values)
-            one = first.next(state.first, parts[0], *(weights if takes_weight[0] else ()))
-            other = rest.next(state.rest, parts[1], *(weights if takes_weight[1] else ()))
-            reported = OrderedDict(first=one.measurements, rest=other.measurements)
-            return tff.templates.MeasuredProcessOutput(
-                state=tff.federated_zip(OrderedDict(first=one.state, rest=other.state)),
-                result=tff.federated_map(join, (one.result, other.result)),
-                measurements=tff.federated_zip(reported),
-            )
-
-        state_type = initialize.type_signature.result
-        return tff.templates.AggregationProcess(
-            initialize,
-            _next_step(aggregate, state_type, *[at_clients(k) for k in (value_type, *weight_type)]),
+    def create(value_type: tff.Type, *weight_type: tff.Type) -> tff.templates.AggregationProcess:
+        sizes = (size, _length(value_type, size) - size)
+        types = [tff.TensorType(np.float32, [n]) for n in sizes]
+        inner = both.create(tff.to_type(OrderedDict(zip(("first", "rest"), types))), *weight_type)
+        cut = tff.tensorflow.computation(
+            lambda values: OrderedDict(first=values[:size], rest=values[size:]), value_type
+        )
+        join = tff.tensorflow.computation(
+            lambda parts: tf.concat([parts["first"], parts["rest"]], 0), cut.type_signature.result
         )
 
+        def aggregate(state: tff.Value, values: tff.Value, *weights: tff.Value) -> Any:
+            output = inner.next(state, tff.federated_map(cut, values), *weights)
+            return tff.templates.MeasuredProcessOutput(
+                output.state, tff.federated_map(join, output.result), output.measurements
+            )
 
-class _SplitWeighted(_Split, tff.aggregators.WeightedAggregationFactory):
-    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
-        return self._create(value_type, weight_type)
+        return process_of(inner.initialize, aggregate, value_type, *weight_type)
 
-
-class _SplitUnweighted(_Split, tff.aggregators.UnweightedAggregationFactory):
-    def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-        return self._create(value_type)
-
-
-def _next_step(aggregate: Any, *types: tff.Type) -> tff.Computation:
-    """`aggregate` as a computation, of (state, values) or of (state, values, weights)."""
-    if len(types) == 2:
-
-        @tff.federated_computation(*types)
-        def without_weights(state: tff.Value, values: tff.Value) -> Any:
-            return aggregate(state, values)
-
-        return without_weights
-
-    @tff.federated_computation(*types)
-    def with_weights(state: tff.Value, values: tff.Value, weights: tff.Value) -> Any:
-        return aggregate(state, values, weights)
-
-    return with_weights
+    return factory_of(create, isinstance(both, WEIGHTED))
 
 
 def _length(value_type: tff.Type, size: int) -> int:
