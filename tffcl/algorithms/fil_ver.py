@@ -1,6 +1,6 @@
 """FIL-VER (Park et al., 2022): classifiers of frozen embeddings that rehearse at the clients and at the server.
 
-Its baselines are the same parts left out: VER without SST (`server_side_training=None` and `sharing="none"`), plain
+Its baselines are the same parts left out: VER without SST (`server_side_training=False` and `sharing="none"`), plain
 federated averaging (no `client_memory` either), EBR (a deterministic encoder with `sharing="embeddings"`).
 """
 
@@ -56,7 +56,7 @@ def build_fil_ver(
       InputError: SST without a sharing, a sharing without SST, a sharing that does not go with the encoder, or raw
         data that would be shared.
     """
-    if sharing not in ("none",) and not server_side_training:
+    if sharing != "none" and not server_side_training:
         raise errors.InputError(
             f"sharing {sharing!r} without server-side training: clients would send what nobody uses; take 'none'"
         )

@@ -39,7 +39,10 @@ def evaluated(
       -log p(x) of each example in nats, p the mean over the network's patterns of connectivity.
     """
     if isinstance(network, Classifier):
-        return _classified(network, kernels, local, attention, data)
+        return classified(
+            lambda batch: network.logits(kernels, local, attention, data["context"], batch, None),
+            data["examples"],
+        )
     return OrderedDict(losses=_mixed(network, kernels, local, attention, plan, data))
 
 
@@ -68,23 +71,22 @@ def connected(kernels: tf.Tensor, connectivity: tf.Tensor | None) -> tf.Tensor:
     return kernels if connectivity is None else kernels * connectivity
 
 
-def _classified(
-    network: Classifier,
-    kernels: tf.Tensor,
-    local: tf.Tensor,
-    attention: tf.Tensor,
-    data: Mapping[str, Tensors],
-) -> OrderedDict:
-    def one_batch(batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        logits = network.logits(kernels, local, attention, data["context"], batch, None)
-        labels = batch["label"]
+def classified(logits_fn: Callable[[Tensors], tf.Tensor], examples: Tensors) -> OrderedDict:
+    """The sums `count`, `loss` (nats) and `correct` over examples with an int32 `label`, float32 scalars.
+
+    Args:
+      logits_fn: from a batch of the examples to float32 `[n, classes]`.
+      examples: every tensor `[N, ...]`.
+    """
+
+    def one_batch(batch: Tensors) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        logits, labels = logits_fn(batch), batch["label"]
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
         count = tf.cast(tf.size(labels), tf.float32)
         return count, tf.reduce_sum(loss), tf.reduce_sum(tf.cast(right, tf.float32))
 
-    count, loss, correct = in_batches(one_batch, data["examples"], BATCH, outputs=3)
-    return OrderedDict(count=count, loss=loss, correct=correct)
+    return OrderedDict(zip(("count", "loss", "correct"), in_batches(one_batch, examples, BATCH, outputs=3)))
 
 
 def _mixed(

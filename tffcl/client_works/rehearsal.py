@@ -17,19 +17,18 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import randomness, rehearsal_memory
-from tffcl.client_works.evaluation import BATCH
+from tffcl.client_works.evaluation import classified
 from tffcl.client_works.optimizers import empty_variable
 from tffcl.client_works.outcome import all_finite, settle
-from tffcl.client_works.sharing import Sharing, embeddings, extra_bytes, task_rows
+from tffcl.client_works.sharing import Sharing, task_rows
 from tffcl.client_works.training import (
     LocalTraining,
     ParameterGroup,
     Step,
     TrainingLoop,
-    in_batches,
     num_examples,
 )
-from tffcl.models.encoders import FrozenEncoder, mean_of
+from tffcl.models.encoders import FrozenEncoder, draw, mean_of
 from tffcl.models.mlp import MLP
 from tffcl.templates import ClientWork
 
@@ -197,7 +196,7 @@ class RehearsalWork(ClientWork):
 
             def loss_fn(rows: tf.Tensor, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
                 current = weights.read_value()
-                z = embeddings(tf.gather(stats, rows), step.key, size, variational)
+                z = draw(tf.gather(stats, rows), step.key, size, variational)
                 logits = self._classifier.logits(current, z)
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.gather(labels, rows), logits)
                 loss = tf.reduce_mean(losses)
@@ -237,7 +236,7 @@ class RehearsalWork(ClientWork):
         rows = self.sharing.sent(train["stats"], train["label"], state["run_task"], state["offered"], key)
         count = tf.where(weight > 0.0, tf.size(rows["label"]), 0)  # who is left out sends nothing at all
         rows = OrderedDict((name, values[:count]) for name, values in rows.items())
-        reported["extra_bytes"] = extra_bytes(self.sharing, rows)
+        reported["extra_bytes"] = count * self.sharing.row_bytes
         return (
             dict(kept, offered=state["offered"] + count),
             OrderedDict(weights=update, rehearsal=rows),
@@ -256,16 +255,10 @@ class RehearsalWork(ClientWork):
         return self._sums(shared, examples)
 
     def _sums(self, weights: tf.Tensor, examples: Tensors) -> OrderedDict:
-        def one_batch(batch: Tensors) -> tuple[tf.Tensor, ...]:
-            labels = batch["label"]
-            logits = self._classifier.logits(weights, mean_of(self._encoder, batch["stats"]))
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
-            count = tf.cast(tf.size(labels), tf.float32)
-            return count, tf.reduce_sum(losses), tf.reduce_sum(tf.cast(right, tf.float32))
+        def logits(batch: Tensors) -> tf.Tensor:
+            return self._classifier.logits(weights, mean_of(self._encoder, batch["stats"]))
 
-        used = {name: examples[name] for name in ("stats", "label")}
-        return OrderedDict(zip(("count", "loss", "correct"), in_batches(one_batch, used, BATCH, outputs=3)))
+        return classified(logits, {name: examples[name] for name in ("stats", "label")})
 
 
 _MEMORY = "memory_"  # what the names of a memory's tensors begin with among the entries of a client's state

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -104,13 +103,3 @@ def task_rows(vectors: tf.Tensor, label: tf.Tensor, task: tf.Tensor, key: tf.Ten
     count = tf.size(label)
     priority = rehearsal_memory.draw_priorities(count, randomness.fold(key, randomness.PRIORITIES))
     return OrderedDict(vectors=vectors, label=label, task=tf.fill([count], task), priority=priority)
-
-
-def embeddings(vectors: tf.Tensor, key: tf.Tensor, size: int, as_stats: bool) -> tf.Tensor:
-    """What is rehearsed of rows that are kept: float32 `[n, size]`; statistics are sampled anew at each use."""
-    return draw(vectors, key, size, as_stats)
-
-
-def extra_bytes(sharing: Sharing, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Bytes of rows, int32."""
-    return tf.size(rows["label"]) * sharing.row_bytes

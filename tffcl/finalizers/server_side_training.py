@@ -20,10 +20,11 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.client_works import randomness, rehearsal_memory
 from tffcl.client_works.optimizers import as_local_optimizer, empty_variable
-from tffcl.client_works.sharing import Sharing, embeddings
+from tffcl.client_works.sharing import Sharing
+from tffcl.models.encoders import draw
 from tffcl.models.mlp import MLP
 from tffcl.templates import FinalizerProcess
-from tffcl.templates.entries import as_type
+from tffcl.templates.entries import ordered
 from tffcl.templates.placed import at_server
 
 Tensors = Mapping[str, tf.Tensor]
@@ -102,11 +103,11 @@ def build_server_side_training(
 
     @tff.tensorflow.computation
     def no_rows() -> OrderedDict:
-        return _typed(rehearsal_memory.no_rows(sharing.width), types)
+        return ordered("memory", rehearsal_memory.no_rows(sharing.width), types)
 
     @tff.tensorflow.computation(rows_type, rows_type)
     def remember(memory: OrderedDict, arrived: OrderedDict) -> OrderedDict:
-        return _typed(rehearsal_memory.remember(memory, arrived, options.memory), types)
+        return ordered("memory", rehearsal_memory.remember(memory, arrived, options.memory), types)
 
     @tff.tensorflow.computation(wanted, rows_type, count_type)
     def rehearse(shared: tf.Tensor, memory: OrderedDict, round_num: tf.Tensor) -> tuple:
@@ -142,10 +143,6 @@ def build_server_side_training(
     return FinalizerProcess(initialize, next_step)
 
 
-def _typed(rows: Tensors, types: OrderedDict) -> OrderedDict:
-    return OrderedDict((name, as_type("memory", name, rows[name], kind)) for name, kind in types.items())
-
-
 def _trainer(
     classifier: MLP, sharing: Sharing, options: ServerSideTraining, seed: int
 ) -> Callable[[tf.Tensor, Tensors, tf.Tensor], tuple[tf.Tensor, OrderedDict]]:
@@ -166,7 +163,7 @@ def _trainer(
         def one_step(step: tf.Tensor, state: Any, total: tf.Tensor) -> tuple[tf.Tensor, Any, tf.Tensor]:
             rows = _batch(step, count, options.batch_size, key)
             step_key = randomness.fold(randomness.fold(key, randomness.SAMPLES), step)
-            z = embeddings(tf.gather(memory["vectors"], rows), step_key, size, sharing.as_stats)
+            z = draw(tf.gather(memory["vectors"], rows), step_key, size, sharing.as_stats)
             labels = tf.gather(memory["label"], rows)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
