@@ -7,7 +7,6 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 import grpc
@@ -169,6 +168,8 @@ class _Timed:
 class _Stub(stubs.WorkerStub):
     """A stub that counts its worker as lost when it does not answer."""
 
+    lost_codes = _LOST
+
     def __init__(self, channel: grpc.Channel, worker: RemoteWorker, deadline: Deadline) -> None:
         super().__init__(channel, lambda: worker.address)
         timed: Any = _Timed(self._stub, deadline)  # type: ignore[has-type]
@@ -176,15 +177,9 @@ class _Stub(stubs.WorkerStub):
         self._encoded, self._worker, self._deadline = self._create_encoded_value, worker, deadline
         self._create_encoded_value = lambda request: self._encoded(request, timeout=deadline.left())
 
-    @contextlib.contextmanager
-    def _no_retry(self) -> Iterator[None]:
-        try:
-            yield
-        except (tff.framework.RetryableError, grpc.RpcError, ValueError) as error:
-            if isinstance(error, grpc.Call) and error.code() not in _LOST:
-                raise
-            self._worker.lose(_reason(error))
-            raise WorkerLost(f"{self._worker.address}: {self._worker.reason}") from error
+    def _when_lost(self, error: Exception) -> Exception:
+        self._worker.lose(_reason(error))
+        return WorkerLost(f"{self._worker.address}: {self._worker.reason}")
 
     def dispose(self, request: Any) -> None:
         with contextlib.suppress(WorkerLost):

@@ -12,12 +12,18 @@ from tensorflow_federated.proto.v0 import executor_pb2
 
 from tffcl import errors
 
-# Codes for which TFF tries again. A closed channel is a ValueError without a code.
-_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)
-
 
 class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
-    """A `RemoteExecutorGrpcStub` that raises `RunError` where TFF would ask for another try."""
+    """A `RemoteExecutorGrpcStub` that raises `RunError` where TFF would ask for another try.
+
+    Attributes:
+      lost_codes: what says that the worker is gone. A closed channel is a ValueError without a code.
+    """
+
+    lost_codes: tuple[grpc.StatusCode, ...] = (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    )
 
     def __init__(self, channel: grpc.Channel, describe: Callable[[], str]) -> None:
         """Connects to a worker.
@@ -38,9 +44,13 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
         try:
             yield
         except (tff.framework.RetryableError, grpc.RpcError, ValueError) as error:
-            if isinstance(error, grpc.Call) and error.code() not in _LOST:
+            if isinstance(error, grpc.Call) and error.code() not in self.lost_codes:
                 raise
-            raise errors.RunError(f"lost the worker during a computation: {self._describe()}") from error
+            raise self._when_lost(error) from error
+
+    def _when_lost(self, error: Exception) -> Exception:
+        """What is raised in the place of an error that says that the worker does not answer."""
+        return errors.RunError(f"lost the worker during a computation: {self._describe()}")
 
     def get_executor(self, request: Any) -> Any:
         with self._no_retry():
