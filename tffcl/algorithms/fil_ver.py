@@ -1,4 +1,4 @@
-"""FIL-VER (Park et al., 2022): classifiers of frozen embeddings that rehearse at the clients and at the server.
+"""FIL-VER (Park et al., 2021): classifiers of frozen embeddings that rehearse at the clients and at the server.
 
 Its baselines are the same parts left out: VER without SST (`server_side_training=False` and `sharing="none"`), plain
 federated averaging (no `client_memory` either), EBR (a deterministic encoder with `sharing="embeddings"`).

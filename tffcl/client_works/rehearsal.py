@@ -1,7 +1,8 @@
 """The client of embedding rehearsal: a classifier of embeddings, trained on a new task mixed with memories of old ones.
 
-Source: FIL-VER (Park et al., Federated Incremental Learning with Variational Embeddings Rehearsal, 2022), section 3.2
-and algorithm 1. Its line 7 leaves out the client's own rehearsal, which section 3.2 describes and which is done here.
+Source: Park, Kumatani, Dimitriadis: Tackling Dynamics in Federated Incremental Learning with Variational Embedding
+Rehearsal, 2021 (FIL-VER), section 3.2 and algorithm 1.
+Its line 7 leaves out the client's own rehearsal, which section 3.2 describes and which is done here.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any, Optional
 
 from tffcl import streams
-from tffcl.commands import fil_ver_data
+from tffcl.commands import fil_ver_data, running
 from tffcl.commands.entry import say
 from tffcl.commands.fil_ver_flags import OFFLINE
 from tffcl.commands.fil_ver_options import FilVerOptions
@@ -57,21 +57,17 @@ def learn(
     folder: pathlib.Path,
 ) -> None:
     """All tasks and rounds that the flags ask for, in the TFF runtime that is entered."""
-    from tffcl import program, transfers
+    from tffcl import transfers
     from tffcl.commands import fil_ver_models
 
-    program.run_program(
+    running.learn(
+        options,
         process,
         client_data(options, domains, stream),
         transfers.NoTransfer(),
-        num_rounds=options.num_rounds,
-        seed=options.seed,
-        clients_per_round=options.clients_per_round,
-        evaluate_every=options.evaluate_every,
-        output_dir=folder,
-        resume=options.resume,
+        folder,
+        config_of(options, domains, stream, frozen),
         reporters=[fil_ver_models.Keeper(folder, frozen)],
-        config=config_of(options, domains, stream, frozen),
         enrollment=None if options.method in OFFLINE else enrollment,
     )
 

@@ -11,11 +11,12 @@ import numpy as np
 
 from tffcl.datasets import Domains
 from tffcl.program import ClientTask, DomainClientData
+from tffcl.program.client_data import StreamData
 from tffcl.streams import TaskStream
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ReplayedDomainData:
+class ReplayedDomainData(StreamData):
     """`DomainClientData` of which every task also holds raw training images that the client keeps of its past ones.
 
     Attributes:
@@ -33,16 +34,6 @@ class ReplayedDomainData:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_divided", DomainClientData(self.domains, self.stream))
-
-    @property
-    def num_clients(self) -> int:
-        """C."""
-        return self.stream.num_clients
-
-    @property
-    def num_tasks(self) -> int:
-        """T."""
-        return self.stream.num_tasks
 
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task, with those that are replayed behind the new ones."""

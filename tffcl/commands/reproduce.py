@@ -12,7 +12,7 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from tffcl import reports
@@ -58,6 +58,33 @@ def run_all(runs: Sequence[Planned], root: pathlib.Path, jobs: int) -> list[str]
         raise RunError(f"{root}: cannot be made ({error.strerror})") from error
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         return [failure for failure in pool.map(_run, runs) if failure]
+
+
+def reproduce_rows(
+    rows: Sequence[Any],
+    seeds: Sequence[int],
+    planned: Callable[[Any, int], Planned],
+    root: pathlib.Path,
+    jobs: int,
+    show: Callable[[Mapping[Any, Sequence[pathlib.Path]]], None],
+) -> None:
+    """Runs what a table's rows (each with a `name`) still need, and shows what there is.
+
+    Args:
+      rows: of the table.
+      seeds: of training.
+      planned: the run of a row and a seed.
+      root: the folder of all runs.
+      jobs: runs at a time.
+      show: given the folders of the finished runs of each row.
+
+    Raises:
+      RunError: a run failed; the others are finished and shown first.
+    """
+    runs = {(row.name, seed): planned(row, seed) for row in rows for seed in seeds}
+    failures = run_all(list(runs.values()), root, jobs)
+    show({row: [runs[row.name, s].folder for s in seeds if runs[row.name, s].finished] for row in rows})
+    fail_if_any(failures, len(runs))
 
 
 def fail_if_any(failures: Sequence[str], count: int) -> None:

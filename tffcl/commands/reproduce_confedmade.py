@@ -22,7 +22,7 @@ from tffcl.commands import confedmade_tables
 from tffcl.commands.confedmade_flags import POOLED, SINGLE
 from tffcl.commands.confedmade_options import ConFedMADEOptions
 from tffcl.commands.confedmade_tables import Row, Table
-from tffcl.commands.reproduce import Planned, check_names, fail_if_any, markdown, run_all, spread
+from tffcl.commands.reproduce import Planned, check_names, markdown, reproduce_rows, spread
 
 Results = Mapping[str, Any]
 
@@ -52,13 +52,13 @@ def reproduce(
     table = confedmade_tables.table(number)
     rows = _chosen(table, only)
     root = pathlib.Path(output_dir) / f"table{number}"
-    runs = {(row.name, seed): _planned(row, seed, flags, root) for row in rows for seed in seeds}
-    failures = run_all(list(runs.values()), root, jobs)
-    found = {row: [runs[row.name, s].folder for s in seeds if runs[row.name, s].finished] for row in rows}
-    click.echo(as_markdown(table, found))
-    for path in _pictures(found, root):
-        click.echo(f"plot: {path}")
-    fail_if_any(failures, len(runs))
+
+    def show(found: Mapping[Row, Sequence[pathlib.Path]]) -> None:
+        click.echo(as_markdown(table, found))
+        for path in _pictures(found, root):
+            click.echo(f"plot: {path}")
+
+    reproduce_rows(rows, seeds, lambda row, seed: _planned(row, seed, flags, root), root, jobs, show)
 
 
 def as_markdown(table: Table, found: Mapping[Row, Sequence[pathlib.Path]]) -> str:

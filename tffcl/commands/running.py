@@ -59,8 +59,12 @@ def learn(
     transfer: Transfer,
     folder: pathlib.Path,
     config: Mapping[str, Any],
+    **more: Any,
 ) -> None:
-    """All tasks and rounds that the flags ask for, in the TFF runtime that is entered."""
+    """All tasks and rounds that the flags ask for, in the TFF runtime that is entered.
+
+    `more` goes to `tffcl.program.run_program` as it is.
+    """
     from tffcl import program
 
     program.run_program(
@@ -74,6 +78,7 @@ def learn(
         output_dir=folder,
         resume=options.resume,
         config=config,
+        **more,
     )
 
 

@@ -1,7 +1,8 @@
 """Server-side training (SST): after aggregation the server rehearses on what clients have sent of all tasks so far.
 
-Source: FIL-VER (Park et al., Federated Incremental Learning with Variational Embeddings Rehearsal, 2022), section 3.3
-and algorithm 1. Read literally, its line 10 (eq. 10) rehearses only what arrived in this round, which is nothing old;
+Source: Park, Kumatani, Dimitriadis: Tackling Dynamics in Federated Incremental Learning with Variational Embedding
+Rehearsal, 2021 (FIL-VER), section 3.3 and algorithm 1.
+Read literally, its line 10 (eq. 10) rehearses only what arrived in this round, which is nothing old;
 section 3.3 speaks of "newly arrived and saved" representations, and that is what the memory here holds. Its loop
 `[0, S_max]` would make one step too many: here there are S_max.
 """

@@ -3,7 +3,8 @@
 exp of a raw log sigma overflows above 88 and is 0 below -104; here log sigma is held in [`LOWEST`, `HIGHEST`], so
 that sigma is never 0 nor infinite. What is NaN stays NaN, for whoever looks at the result to see.
 
-Source: FIL-VER (Park et al., Federated Incremental Learning with Variational Embeddings Rehearsal, 2022).
+Source: Park, Kumatani, Dimitriadis: Tackling Dynamics in Federated Incremental Learning with Variational Embedding
+Rehearsal, 2021 (FIL-VER).
 """
 
 from __future__ import annotations

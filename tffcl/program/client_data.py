@@ -81,8 +81,24 @@ def check_rows(stream: TaskStream, name: str, what: str, num_train: int, num_tes
                 )
 
 
+class StreamData:
+    """Data divided by a stream, which says how many clients and tasks there are."""
+
+    stream: TaskStream
+
+    @property
+    def num_clients(self) -> int:
+        """C."""
+        return self.stream.num_clients
+
+    @property
+    def num_tasks(self) -> int:
+        """T."""
+        return self.stream.num_tasks
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class TextClientData:
+class TextClientData(StreamData):
     """Documents divided by a stream; each set carries only the word vectors that it uses.
 
     The tensors of a task are
@@ -102,16 +118,6 @@ class TextClientData:
     def __post_init__(self) -> None:
         data = self.dataset
         check_rows(self.stream, data.name, "document", len(data.train_tokens), len(data.test_tokens))
-
-    @property
-    def num_clients(self) -> int:
-        """C."""
-        return self.stream.num_clients
-
-    @property
-    def num_tasks(self) -> int:
-        """T."""
-        return self.stream.num_tasks
 
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task; see the class."""

@@ -10,12 +10,12 @@ import numpy as np
 from tffcl.datasets import BinaryVectors
 from tffcl.errors import InputError
 from tffcl.models import ABSENT
-from tffcl.program.client_data import ClientTask, Tensors, check_rows
+from tffcl.program.client_data import ClientTask, StreamData, Tensors, check_rows
 from tffcl.streams import Task, TaskStream
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DensityClientData:
+class DensityClientData(StreamData):
     """Binary vectors divided by a stream.
 
     The tensors of a task are
@@ -44,16 +44,6 @@ class DensityClientData:
             for task in tasks:
                 self._check(task)
         check_rows(self.stream, self.dataset.name, "row", len(self.dataset.train_x), len(self.dataset.test_x))
-
-    @property
-    def num_clients(self) -> int:
-        """C."""
-        return self.stream.num_clients
-
-    @property
-    def num_tasks(self) -> int:
-        """T."""
-        return self.stream.num_tasks
 
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task; see the class."""

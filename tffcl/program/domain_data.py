@@ -10,12 +10,12 @@ import numpy as np
 
 from tffcl.datasets import Domains
 from tffcl.errors import InputError
-from tffcl.program.client_data import ClientTask, Tensors
+from tffcl.program.client_data import ClientTask, StreamData, Tensors
 from tffcl.streams import TaskStream
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DomainClientData:
+class DomainClientData(StreamData):
     """Domains divided by a stream; task t is domain t.
 
     The tensors of a task are
@@ -46,16 +46,6 @@ class DomainClientData:
                 where = f"client {client}, task {number}, {{}} images of domain {domain.name!r}"
                 _check_rows(trains, np.concatenate([task.train, task.validation]), where.format("training"))
                 _check_rows(tests, task.test, where.format("test"))
-
-    @property
-    def num_clients(self) -> int:
-        """C."""
-        return self.stream.num_clients
-
-    @property
-    def num_tasks(self) -> int:
-        """T."""
-        return self.stream.num_tasks
 
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task; see the class."""
