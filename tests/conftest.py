@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from tffcl import runtime
 
 quiet.quiet_logs()  # before any test module imports TensorFlow
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Callable]:
+    """Runs the command line in this process: see `command_line.runs`."""
+    import command_line
+
+    yield from command_line.runs()
 
 
 @pytest.fixture(scope="session")

@@ -2,72 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import io
 import json
-import logging
 import pathlib
 import subprocess
 import sys
 import time
 
 import pytest
+from command_line import wrong
 
-from tffcl.commands import FedSeITOptions, exit_with
+from tffcl.commands import FedSeITOptions
 from tffcl.errors import InputError
 
 HEAVY = ("tensorflow", "tensorflow_federated", "numpy", "matplotlib", "pandas", "gensim", "grpc", "sklearn")
 
 
-@dataclasses.dataclass
-class Done:
-    """How a call of the program ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture(scope="module")
-def run():
-    """Runs the command line in this process, in the folder `cwd`; TFFCL_DATA_DIR is not set."""
-    from tffcl.cli import tffcl
-
-    logger = logging.getLogger("tffcl")
-    before = logger.handlers[:], logger.propagate
-
-    def call(*args, cwd=None):
-        out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.delenv("TFFCL_DATA_DIR", raising=False)
-            patch.chdir(cwd or ".")
-            with (
-                contextlib.redirect_stdout(out),
-                contextlib.redirect_stderr(err),
-                pytest.raises(SystemExit) as ended,
-            ):
-                exit_with(tffcl, args=[str(arg) for arg in args])
-        return Done(ended.value.code, out.getvalue(), err.getvalue())
-
-    yield call
-    logger.handlers[:], logger.propagate = before
-
-
 def program(*args, code="from tffcl.cli import main; main()"):
     """Runs the program in a process of its own."""
     return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=100)
-
-
-def wrong(done, *parts):
-    """Exit code 2, and one line on stderr that holds all of `parts`."""
-    lines = done.stderr.strip().split("\n")
-    assert done.returncode == 2, done
-    assert lines[-1].startswith("tffcl: error: "), done.stderr
-    assert "Traceback" not in done.stderr
-    assert sum("error" in line for line in lines) == 1
-    for part in parts:
-        assert part in lines[-1]
 
 
 @pytest.mark.parametrize(

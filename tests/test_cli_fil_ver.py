@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gzip
-import io
 import json
-import logging
 import struct
 import subprocess
 import sys
@@ -15,49 +12,14 @@ import sys
 import click
 import numpy as np
 import pytest
+from command_line import wrong
 
-from tffcl.commands import FilVerOptions, exit_with
+from tffcl.commands import FilVerOptions
 from tffcl.commands.fil_ver_flags import METHODS, OFFLINE, SHARED, STUDY
 from tffcl.errors import InputError
 
 RUN = ("run", "fil-ver")
 DIGITS = (*RUN, "--dataset", "digits")
-
-
-@pytest.fixture(scope="module", name="run")
-def _run():
-    """Runs the command line in this process, in the folder `cwd`: (exit code, stdout, stderr)."""
-    from tffcl.cli import tffcl
-
-    logger = logging.getLogger("tffcl")
-    before = logger.handlers[:], logger.propagate
-
-    def call(*args, cwd="."):
-        out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.delenv("TFFCL_DATA_DIR", raising=False)
-            patch.chdir(cwd)
-            with (
-                contextlib.redirect_stdout(out),
-                contextlib.redirect_stderr(err),
-                pytest.raises(SystemExit) as ended,
-            ):
-                exit_with(tffcl, args=[str(arg) for arg in args])
-        return ended.value.code, out.getvalue(), err.getvalue()
-
-    yield call
-    logger.handlers[:], logger.propagate = before
-
-
-def wrong(done, *parts):
-    """Exit code 2, and one line on stderr that holds all of `parts`."""
-    code, _, stderr = done
-    last = stderr.strip().split("\n")[-1]
-    assert code == 2, stderr
-    assert last.startswith("tffcl: error: "), stderr
-    assert "Traceback" not in stderr
-    for part in parts:
-        assert part in last
 
 
 @pytest.mark.parametrize(
