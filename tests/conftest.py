@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,21 @@ if TYPE_CHECKING:
     from tffcl import runtime
 
 quiet.quiet_logs()  # before any test module imports TensorFlow
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Modules are compiled once where PYTHONDONTWRITEBYTECODE is set, too, and kept beside pytest's other files.
+
+    Many tests start a program of their own; TensorFlow Federated takes each of them 15 s rather than 6 to import
+    when nothing is kept. The environment reaches those programs, and the processes that share the tests.
+    """
+    if not os.environ.get("PYTHONDONTWRITEBYTECODE") or not hasattr(config, "cache"):
+        return
+    with contextlib.suppress(OSError):  # a checkout that cannot be written to: slower, but as right
+        folder = str(config.cache.mkdir("bytecode"))
+        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = folder
+        sys.dont_write_bytecode = False
+        del os.environ["PYTHONDONTWRITEBYTECODE"]
 
 
 @pytest.fixture(scope="module")
