@@ -138,7 +138,7 @@ FLAGS = (
     click.option(
         "--patience", type=click.IntRange(min=0),
         help="Epochs without a better validation loss before the learning rate falls; 0 for never."
-        + _NOTHING_GIVEN.format("0"),
+        + _NOTHING_GIVEN.format("1; 0 for digits"),
     ),
     click.option(
         "--sparsity", type=float, help="lambda_1: mask and adaptive." + _NOTHING_GIVEN.format("0.0001")

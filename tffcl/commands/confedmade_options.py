@@ -16,7 +16,7 @@ from tffcl.errors import InputError
 PAPER_SCHEDULE: dict[str, Any] = {"hidden": (400,), "num_tasks": 5, "num_rounds": 20}
 # 8 x 8 pixels and about 50 pictures a task: a small network, and many steps in few rounds.
 DIGITS_SCHEDULE: dict[str, Any] = {
-    **PAPER_SCHEDULE, "hidden": (100,), "num_rounds": 5, "num_epochs": 20, "batch_size": 20
+    **PAPER_SCHEDULE, "hidden": (100,), "num_rounds": 5, "num_epochs": 20, "batch_size": 20, "patience": 0
 }  # fmt: skip
 BINARY_SCHEDULE: dict[str, Any] = {**PAPER_SCHEDULE, "hidden": (100,), "num_tasks": 4}
 SCHEDULES = {"digits": DIGITS_SCHEDULE, "binary": BINARY_SCHEDULE}
