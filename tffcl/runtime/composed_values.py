@@ -35,7 +35,9 @@ class PartExecutor(WorkerExecutor):
     def create_encoded(self, value: bytes, type_spec: tff.Type) -> Any:
         """A value in the worker, from the bytes of an `executor_pb2.Value`."""
         self._check_has_executor_id()
-        response = self._worker_stub.create_encoded_value(wire.request_of(self._executor_id, value))
+        response = self._worker_stub.create_encoded_value(
+            wire.request_of(self._executor_id, value, type_spec)
+        )
         return remote_executor.RemoteValue(response.value_ref, type_spec, self)
 
     def call(self, computation: Any, *argument: Any) -> Any:

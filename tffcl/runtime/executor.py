@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.executors import remote_executor
 
-from tffcl.runtime import stubs, wire
+from tffcl.runtime import limits, stubs, wire
 
 # One for each number of clients that was seen lately.
 _MAX_EXECUTORS = 10
@@ -32,13 +32,21 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
         Args:
           value: A computation, or a value of type `type_spec`.
           type_spec: Type of the value; None only for a computation.
+
+        Raises:
+          MessageTooLarge: The value, or one element of a structure, is larger than a message can be.
         """
         self._check_has_executor_id()
         if isinstance(value, tff.framework.ConcreteComputation):
             return await self._create_computation(value, type_spec)
         if type_spec is None or isinstance(type_spec, tff.FunctionType):
             return await super().create_value(value, type_spec)
-        request = wire.encode_create_value(self._executor_id, value, type_spec)
+        try:
+            request = wire.encode_create_value(self._executor_id, value, type_spec)
+        except limits.MessageTooLarge:
+            if not isinstance(type_spec, tff.StructType):
+                raise
+            return await self._create_in_parts(value, type_spec)
         response = self._worker_stub.create_encoded_value(request)
         return remote_executor.RemoteValue(response.value_ref, type_spec, self)
 
@@ -46,6 +54,15 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
         """Frees everything that the worker holds for this executor."""
         self._kept.clear()
         super().close()
+
+    async def _create_in_parts(self, value: Any, type_spec: tff.StructType) -> Any:
+        """A structure whose elements go one by one, and are put together in the worker."""
+        values = tff.structure.from_container(value)
+        kinds = tff.structure.to_elements(type_spec)
+        parts = [
+            (name, await self.create_value(values[number], kind)) for number, (name, kind) in enumerate(kinds)
+        ]
+        return await self.create_struct(tff.structure.Struct(parts))
 
     async def _create_computation(self, computation: Any, type_spec: Any) -> Any:
         """The computation as it stands in the worker; one that the worker has is not sent again."""

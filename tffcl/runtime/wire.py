@@ -16,6 +16,8 @@ import numpy as np
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import array_pb2, executor_pb2
 
+from tffcl.runtime import limits
+
 _Chunk = Union[bytes, memoryview]
 
 # Below this size TFF's own way costs no more.
@@ -32,12 +34,18 @@ def encode_create_value(executor_id: Any, value: Any, type_spec: tff.Type) -> by
 
     Raises:
       TypeError: If the value does not fit its type.
+      MessageTooLarge: If it is larger than a message can be.
     """
-    return _request(executor_id, _encode(value, type_spec))
+    return _request(executor_id, _checked(_encode(value, type_spec), value, type_spec))
 
 
-def request_of(executor_id: Any, value: bytes) -> bytes:
-    """The bytes of a `CreateValueRequest` for a value that is in bytes already."""
+def request_of(executor_id: Any, value: bytes, type_spec: tff.Type) -> bytes:
+    """The bytes of a `CreateValueRequest` for a value that is in bytes already.
+
+    Raises:
+      MessageTooLarge: If it is larger than a message can be.
+    """
+    limits.check_message(len(value), None, type_spec)
     return _request(executor_id, [value])
 
 
@@ -50,8 +58,9 @@ def encode_value(value: Any, type_spec: tff.Type) -> bytes:
 
     Raises:
       TypeError: If the value does not fit its type.
+      MessageTooLarge: If it is larger than a message can be.
     """
-    return b"".join(_encode(value, type_spec))
+    return b"".join(_checked(_encode(value, type_spec), value, type_spec))
 
 
 def encode_placed(member: bytes, type_spec: tff.FederatedType) -> bytes:
@@ -76,6 +85,12 @@ def _request(executor_id: Any, value: Iterable[_Chunk]) -> bytes:
     message = executor_pb2.CreateValueRequest
     chunks = _field(message, "executor", [executor_id.SerializeToString()])
     return b"".join(chunks + _field(message, "value", value))
+
+
+def _checked(chunks: list[_Chunk], value: Any, type_spec: tff.Type) -> list[_Chunk]:
+    """The parts of a value, once they are known to fit into a message; nothing has been copied yet."""
+    limits.check_message(sum(len(chunk) for chunk in chunks), value, type_spec)
+    return chunks
 
 
 def _encode(value: Any, type_spec: tff.Type) -> list[_Chunk]:
