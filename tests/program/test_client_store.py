@@ -43,3 +43,10 @@ def test_store_keeps_clients_apart():
     store.merge([2, 0], [{"a": np.float32(5)}, {"a": np.float32(7)}])
     assert [float(store[client]["a"]) for client in range(len(store))] == [7, 1, 5]
     assert store.project([2], kind("a")) == [{"a": 5}]
+
+
+def test_a_store_says_how_large_a_state_is_and_how_often_it_changed():
+    store = ClientStore([STATE, STATE])
+    assert (store.num_bytes(0), store.version(0)) == (16, 0)
+    store.merge([0], [{"b": np.zeros(5, np.float32)}])
+    assert (store.num_bytes(0), store.version(0), store.version(1)) == (28, 1, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import time
 import pytest
 
 from tffcl.errors import RunError
+from tffcl.program import driver, state
 
 NUM_EVENTS = 3 * (2 + 1)  # tasks x (rounds + the task's end)
 
@@ -149,10 +151,54 @@ def test_a_history_shorter_than_its_checkpoint_is_an_error(tiny, process, tmp_pa
 
 def test_only_the_last_two_checkpoints_stay(straight):
     names = sorted(path.name for path in (straight / "checkpoints").iterdir())
-    assert names == [
-        f"{NUM_EVENTS - 1:08d}.json", f"{NUM_EVENTS - 1:08d}.npz", f"{NUM_EVENTS:08d}.json", f"{NUM_EVENTS:08d}.npz",
-        "knowledge-000006.npz", "knowledge-000009.npz",
-    ]  # fmt: skip
+    steps = [NUM_EVENTS - 1, NUM_EVENTS]
+    assert [name for name in names if name[0].isdigit()] == [
+        f"{step:08d}.{ending}" for step in steps for ending in ("json", "npz")
+    ]
+    # What entered the knowledge base with each task stays; of each client, the last two states at the most.
+    assert [name for name in names if name.startswith("knowledge")] == [
+        f"knowledge-{entries:06d}.npz" for entries in (0, 3, 6, 9)
+    ]
+    of_clients = [name for name in names if name.startswith("client")]
+    assert {name.split("-")[1] for name in of_clients} == {"0000", "0001", "0002"}
+    assert len(of_clients) <= 6
+
+
+def test_a_round_writes_the_states_of_those_that_took_part_and_nothing_of_the_knowledge_base(
+    tiny, process, tmp_path
+):
+    written = []
+
+    class Watch:
+        """Names of the files that stand after each event."""
+
+        def start(self, num_tasks, num_rounds, past):
+            pass
+
+        def report(self, event):
+            written.append((event, {path.name for path in (tmp_path / "run/checkpoints").iterdir()}))
+
+        def close(self):
+            pass
+
+    tiny.run(process, tmp_path / "run", clients_per_round=1, reporters=[Watch()])
+    for (_, before), (event, after) in itertools.pairwise(written):
+        if event["event"] == "round" and event["round"] > 0:
+            new = {name.rsplit("-", 1)[0] for name in after - before if not name[0].isdigit()}
+            assert new == {f"client-{client:04d}" for client in event["participants"]}
+
+
+def test_without_room_in_memory_the_results_are_the_same(tiny, process, straight, tmp_path, monkeypatch):
+    from tffcl.transfers import shelf
+
+    monkeypatch.setattr(shelf, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(driver, "_PREPARED_AT_ONCE", 2)
+    monkeypatch.setattr(driver, "MESSAGE_BYTES", 1)
+    monkeypatch.setattr(state, "_INITIALIZED_AT_ONCE", 2)
+    with pytest.raises(StopError):
+        tiny.run(process, tmp_path / "run", clients_per_round=2, reporters=[StopAfter(5)])
+    tiny.run(process, tmp_path / "run", clients_per_round=2, resume=True)
+    same(tmp_path / "run", straight)
 
 
 def test_another_configuration_is_named(tiny, process, straight):

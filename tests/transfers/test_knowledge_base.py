@@ -140,3 +140,36 @@ def test_loading_a_damaged_file_is_one_clear_error(tmp_path):
         KnowledgeBase.load(path)
     with pytest.raises(errors.RunError, match="cannot read .*missing"):
         KnowledgeBase.load(tmp_path / "missing.npz")
+
+
+def test_entries_are_appended_in_files_of_their_own(tmp_path):
+    base, _ = filled()
+    whole = [base.entries[:4], base.rows(range(6))]
+    first = KnowledgeBase(7)
+    for entry, (client, task) in enumerate(whole[0]):
+        first.add(client, task, base.rows([entry])[0], base.summary(entry))
+    first.save(tmp_path / "first.npz")
+    base.save(tmp_path / "second.npz", first=4)
+    loaded = KnowledgeBase.load(tmp_path / "first.npz", tmp_path / "second.npz")
+    assert loaded.entries == base.entries
+    np.testing.assert_array_equal(loaded.rows(range(6)), whole[1])
+    assert [loaded.has_summary(entry) for entry in range(6)] == [
+        base.has_summary(entry) for entry in range(6)
+    ]
+    for names in (["second"], ["first", "first"]):
+        with pytest.raises(errors.RunError, match="not a whole knowledge base: its first entry is"):
+            KnowledgeBase.load(*(tmp_path / f"{name}.npz" for name in names))
+
+
+def test_what_memory_does_not_hold_lies_on_the_disk(monkeypatch):
+    from tffcl.transfers import shelf
+
+    expected, _ = filled()
+    monkeypatch.setattr(shelf, "MEMORY_BYTES", 0)
+    base, _ = filled()
+    np.testing.assert_array_equal(base.rows(range(6)), expected.rows(range(6)))
+    for entry in range(6):
+        before, after = expected.summary(entry), base.summary(entry)
+        assert (before is None) == (after is None)
+        assert before is None or before["centroids"].tobytes() == after["centroids"].tobytes()
+    assert len(base._shelf._near) == 1

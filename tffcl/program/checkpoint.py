@@ -1,9 +1,10 @@
 """Checkpoints: the whole state of a run, written so that every kind of end leaves a usable one behind.
 
-A checkpoint is three files in one folder: arrays (`STEP.npz`, no pickle), the knowledge base as it then stood,
-which grows only at the end of a task and may serve several checkpoints (`knowledge-ENTRIES.npz`), and last of all
-a manifest (`STEP.json`) with the checksums of both. A checkpoint without a manifest does not exist; one whose
-files do not have these sums is passed over for the one before it.
+A checkpoint is files in one folder, all of arrays without pickle: the server's state (`STEP.npz`), the state of each
+client as it was when it last changed (`client-NUMBER-STEP.npz`), what entered the knowledge base with each task
+(`knowledge-ENTRIES.npz`, never written again), and last of all a manifest (`STEP.json`) with the checksums of them all.
+So a round writes what has changed in it, whatever the number of clients and entries. A checkpoint without a manifest
+does not exist; one whose files do not have these sums is passed over for the one before it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import pathlib
 import zlib
 from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -25,7 +27,7 @@ from tffcl.program.state import RunState
 from tffcl.transfers import KnowledgeBase, archive
 
 _KEPT = 2
-_FORMAT = 1
+_FORMAT = 2
 _log = logging.getLogger(__name__)
 
 
@@ -34,7 +36,8 @@ class Checkpoints:
 
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
-        self._knowledge: Optional[tuple[int, str]] = None  # entries and checksum of the file written last
+        self._clients: dict[int, tuple[int, str, str]] = {}  # version of a client's state, name and checksum
+        self._knowledge: list[tuple[int, str, str]] = []  # entries up to a file's end, its name and checksum
 
     def save(self, state: RunState, history_size: int) -> None:
         """Writes a checkpoint, then removes those that are older than the last two.
@@ -49,12 +52,14 @@ class Checkpoints:
         self._make_folder()
         steps = self._steps()
         step = 1 + (steps[-1] if steps else 0)
-        arrays = self._folder / f"{step:08d}.npz"
+        written: list[pathlib.Path] = []
         try:
-            archive.write(arrays, _arrays(state))
-            files = {arrays.name: _checksum(arrays), **self._save_knowledge(state.base)}
+            server = self._write(written, f"{step:08d}.npz", _server_arrays(state))
+            self._save_clients(written, step, state.store)
+            self._save_knowledge(written, state.base)
         except RunError as error:
-            self._remove(arrays)  # room for whoever resumes
+            for path in written:
+                self._remove(path)  # room for whoever resumes
             raise RunError(f"{error}; the checkpoint before it is whole: make room and resume") from error
         manifest = {
             "format": _FORMAT,
@@ -63,7 +68,9 @@ class Checkpoints:
             "fresh": state.fresh,
             "selections": state.selections,
             "history_size": history_size,
-            "files": files,
+            "server": server,
+            "clients": [self._clients[client][1:] for client in range(len(state.store))],
+            "knowledge": self._knowledge,
         }
         write_json(self._folder / f"{step:08d}.json", manifest)
         self._remove_old([*steps, step])
@@ -97,28 +104,58 @@ class Checkpoints:
     def _read(self, path: pathlib.Path, template: RunState) -> tuple[RunState, int]:
         manifest = read_json(path)
         try:
-            for name, checksum in manifest["files"].items():
+            files = _files(manifest)
+            for name, checksum in files:
                 if _checksum(self._folder / name) != checksum:
                     raise RunError(
                         f"{self._folder / name} is damaged: it is not what its checkpoint tells of"
                     )
-            arrays_name, knowledge_name = manifest["files"]
+            clients = [name for name, _ in manifest["clients"]]
             state = RunState(
-                *_values(archive.read(self._folder / arrays_name), template),
-                KnowledgeBase.load(self._folder / knowledge_name),
+                _server_state(archive.read(self._folder / manifest["server"][0]), template),
+                ClientStore(self._client_states(clients, template)),
+                KnowledgeBase.load(*(self._folder / name for _, name, _ in manifest["knowledge"])),
                 **{name: manifest[name] for name in ("selections", "task", "round", "fresh")},
             )
+            self._clients = {
+                client: (state.store.version(client), *one) for client, one in enumerate(manifest["clients"])
+            }
+            self._knowledge = [tuple(one) for one in manifest["knowledge"]]
             return state, manifest["history_size"]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{path} is no checkpoint of this run ({error!r})") from error
 
-    def _save_knowledge(self, base: KnowledgeBase) -> dict[str, str]:
-        """Name and checksum; written by this run itself, once for each number of entries."""
-        path = self._folder / f"knowledge-{len(base):06d}.npz"
-        if self._knowledge is None or self._knowledge[0] != len(base):
-            base.save(path)
-            self._knowledge = (len(base), _checksum(path))
-        return {path.name: self._knowledge[1]}
+    def _client_states(self, names: list[str], template: RunState) -> Iterator[OrderedDict]:
+        """The states of all clients, read one by one."""
+        if len(names) != len(template.store):
+            raise ValueError(f"{len(names)} clients, expected {len(template.store)}")
+        for client, name in enumerate(names):
+            arrays = archive.read(self._folder / name)
+            yield OrderedDict((entry, arrays[entry]) for entry in template.store[client])
+
+    def _write(self, written: list[pathlib.Path], name: str, arrays: archive.Named) -> tuple[str, str]:
+        """Name and checksum of a new file."""
+        path = self._folder / name
+        written.append(path)
+        archive.write(path, arrays)
+        return name, _checksum(path)
+
+    def _save_clients(self, written: list[pathlib.Path], step: int, store: ClientStore) -> None:
+        """A file for each client whose state has changed since it was last written."""
+        for client in range(len(store)):
+            version = store.version(client)
+            if client not in self._clients or self._clients[client][0] != version:
+                name = f"client-{client:04d}-{step:08d}.npz"
+                self._clients[client] = (version, *self._write(written, name, store[client]))
+
+    def _save_knowledge(self, written: list[pathlib.Path], base: KnowledgeBase) -> None:
+        """A file of the entries that are in none yet; one even if there are none."""
+        first = self._knowledge[-1][0] if self._knowledge else 0
+        if len(base) > first or not self._knowledge:
+            path = self._folder / f"knowledge-{len(base):06d}.npz"
+            written.append(path)
+            base.save(path, first)
+            self._knowledge.append((len(base), path.name, _checksum(path)))
 
     def _steps(self) -> list[int]:
         return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdecimal())
@@ -141,8 +178,8 @@ class Checkpoints:
             self._remove(self._folder / f"{old:08d}.json")
         used: set[str] = set()
         for step in steps[-_KEPT:]:
-            with contextlib.suppress(RunError):  # one that was damaged by others
-                used.update(read_json(self._folder / f"{step:08d}.json")["files"])
+            with contextlib.suppress(RunError, KeyError, TypeError, ValueError):  # damaged by others
+                used.update(name for name, _ in _files(read_json(self._folder / f"{step:08d}.json")))
         for path in [*self._folder.glob("*.npz"), *self._folder.glob(".*")]:
             if path.name not in used:
                 self._remove(path)
@@ -153,20 +190,23 @@ class Checkpoints:
             path.unlink()
 
 
-def _arrays(state: RunState) -> dict[str, np.ndarray]:
-    """All values under names: `server/PLACE` of the flattened structure, `client/NUMBER/ENTRY`."""
-    arrays = {f"server/{place}": np.asarray(leaf) for place, leaf in enumerate(tree.flatten(state.server))}
-    for client in range(len(state.store)):
-        arrays.update({f"client/{client}/{name}": value for name, value in state.store[client].items()})
-    return arrays
+def _files(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and checksum of every file of a checkpoint."""
+    knowledge = [one[1:] for one in manifest["knowledge"]]
+    return [(name, checksum) for name, checksum in (manifest["server"], *manifest["clients"], *knowledge)]
 
 
-def _values(arrays: dict[str, np.ndarray], template: RunState) -> tuple[Any, ClientStore]:
-    """The server's state and the clients' out of `_arrays`.
+def _server_arrays(state: RunState) -> dict[str, np.ndarray]:
+    """The values of the flattened structure under their places."""
+    return {f"server/{place}": np.asarray(leaf) for place, leaf in enumerate(tree.flatten(state.server))}
+
+
+def _server_state(arrays: dict[str, np.ndarray], template: RunState) -> Any:
+    """The server's state out of `_server_arrays`.
 
     Raises:
       KeyError: an array is missing.
-      ValueError: a value of the server has another dtype or shape than the process starts with.
+      ValueError: a value has another dtype or shape than the process starts with.
     """
     leaves = []
     for place, old in enumerate(map(np.asarray, tree.flatten(template.server))):
@@ -174,11 +214,7 @@ def _values(arrays: dict[str, np.ndarray], template: RunState) -> tuple[Any, Cli
         if leaf.dtype != old.dtype or leaf.ndim != old.ndim:
             raise ValueError(f"server state: expected {old.dtype}{old.shape}, found {leaf.dtype}{leaf.shape}")
         leaves.append(leaf)
-    states = [
-        OrderedDict((name, arrays[f"client/{client}/{name}"]) for name in template.store[client])
-        for client in range(len(template.store))
-    ]
-    return tree.unflatten_as(template.server, leaves), ClientStore(states)
+    return tree.unflatten_as(template.server, leaves)
 
 
 def _checksum(path: pathlib.Path) -> str:

@@ -1,4 +1,4 @@
-"""The clients' states between calls: numpy values in memory, and the projections that computations take."""
+"""The clients' states between calls: numpy values, and the projections that computations take."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from tffcl.errors import ContractError
 from tffcl.templates import placed
+from tffcl.transfers.shelf import Shelf
 
 State = OrderedDict
 
@@ -49,16 +50,34 @@ def merge(state: Mapping[str, Any], changes: Mapping[str, Any]) -> State:
 
 
 class ClientStore:
-    """The states of all clients, `store[c]` for client number c."""
+    """The states of all clients, `store[c]` for client number c.
+
+    Once memory holds `tffcl.transfers.shelf.MEMORY_BYTES` of them, those used longest ago lie in a temporary file.
+
+    Args:
+      states: of client 0, 1, ...; asked for one by one.
+    """
 
     def __init__(self, states: Iterable[Mapping[str, Any]]):
-        self._states = [merge(state, {}) for state in states]
+        self._states = Shelf()
+        self._versions: list[int] = []
+        for client, state in enumerate(states):
+            self._versions.append(0)
+            self._states[client] = merge(state, {})
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self._versions)
 
     def __getitem__(self, client: int) -> State:
         return self._states[client]
+
+    def num_bytes(self, client: int) -> int:
+        """Bytes of a client's state, without reading it."""
+        return self._states.num_bytes(client)
+
+    def version(self, client: int) -> int:
+        """How often a client's state has changed since the store was made."""
+        return self._versions[client]
 
     def project(self, clients: Sequence[int], kind: tff.Type) -> list[State]:
         """What a computation takes of the states of some clients; see `project`."""
@@ -68,9 +87,10 @@ class ClientStore:
         """Puts what a computation returned for some clients into their states; see `merge`."""
         for client, changed in zip(clients, changes):
             self._states[client] = merge(self._states[client], changed)
+            self._versions[client] += 1
 
     def tell_task(self, clients: Sequence[int], task: int) -> None:
         """Puts the number of the run's task into the states of some clients, if they have an entry `run_task`."""
         for client in clients:
             if "run_task" in self._states[client]:
-                self._states[client] = merge(self._states[client], {"run_task": np.int32(task)})
+                self.merge([client], [{"run_task": np.int32(task)}])

@@ -14,7 +14,7 @@ from tffcl.program import checks, clocks, communication, events, run_directory
 from tffcl.program import state as state_lib
 from tffcl.program.client_data import ClientData, ClientTask
 from tffcl.program.history import Event
-from tffcl.program.preparation import PreparedTask, prepare_task
+from tffcl.program.preparation import MESSAGE_BYTES, PreparedTask, parts_below, prepare_task
 from tffcl.program.reporters import Reporter, default_reporters
 from tffcl.program.results import Results, results_of
 from tffcl.program.scoring import Rows, evaluate_tasks, scores_are, unchanged_scores
@@ -23,8 +23,11 @@ from tffcl.program.task_data import TaskData
 from tffcl.streams import Enrollment
 from tffcl.templates import ContinualProcess
 from tffcl.transfers import Transfer
+from tffcl.transfers.shelf import Shelf
 
 Summarise = Callable[[ClientTask], np.ndarray]
+
+_PREPARED_AT_ONCE = 32  # clients whose raw data stand in memory together
 
 
 def run_program(
@@ -118,6 +121,7 @@ class _Run:
         self.watch = clocks.now()
         first = state_lib.first_state(process, data.num_clients, settings)
         self.state = directory.restore(first)
+        self.shelf = Shelf()  # of what is prepared
         self.prepared: list[list[Optional[PreparedTask]]] = []  # [task][client], None where not enrolled
 
     def to_the_end(self) -> list[Event]:
@@ -155,31 +159,34 @@ class _Run:
         if active:
             summaries = list(self.data.summaries(task).values())
             selected = self.transfer.select(state.base, task, active, summaries)
-            incoming = self.transfer.transfer_in(state.base, selected, len(self.clients))
             state.store.tell_task(active, task)
-            states = [state.store[client] for client in active]
-            state.store.merge(active, self.process.begin_task(state.server, states, incoming))
+            for part in parts_below([state.store.num_bytes(client) for client in active], MESSAGE_BYTES):
+                incoming = self.transfer.transfer_in(state.base, selected[part], len(self.clients))
+                states = [state.store[client] for client in active[part]]
+                state.store.merge(active[part], self.process.begin_task(state.server, states, incoming))
             for client, entries in zip(active, selected):
                 selections[client] = list(map(int, entries))
         state.selections.append(selections)
         self._prepare(task)
 
     def _prepare(self, task: int) -> None:
-        knowledge = (self.transfer, self.state.base)
-        tasks = self.data.tasks(task)
-        self.prepared.append(
-            prepare_task(
-                self.process,
-                self.state.server,
-                self.state.store,
-                knowledge,
-                tasks,
-                self.state.selections[task],
+        knowledge, selections = (self.transfer, self.state.base), self.state.selections[task]
+        made: list[Optional[PreparedTask]] = [None] * len(self.clients)
+        active = self.data.active(task)
+        for start in range(0, len(active), _PREPARED_AT_ONCE):
+            some = active[start : start + _PREPARED_AT_ONCE]
+            tasks = self.data.tasks(task, some)
+            prepared = prepare_task(
+                self.process, self.state.server, self.state.store, knowledge, tasks, selections, self.shelf
             )
-        )
+            for client in some:
+                made[client] = prepared[client]
+        self.prepared.append(made)
 
     def _forget_training_data(self, task: int) -> None:
-        self.prepared[task] = [None if one is None else one.for_test_only() for one in self.prepared[task]]
+        for one in self.prepared[task]:
+            if one is not None:
+                one.forget_training_data()
 
     def _round(self) -> None:
         state, active = self.state, self.data.active(self.state.task)
@@ -210,8 +217,11 @@ class _Run:
         return reported
 
     def _training_data(self, clients: Sequence[int]) -> list[Mapping[str, Any]]:
+        return [one.training_data() for one in self._training_of(clients)]
+
+    def _training_of(self, clients: Sequence[int]) -> list[PreparedTask]:
         prepared = [self.prepared[self.state.task][client] for client in clients]
-        return [one.training_data() for one in prepared if one is not None]
+        return [one for one in prepared if one is not None]
 
     def _end_task(self) -> None:
         state, task = self.state, self.state.task
@@ -230,13 +240,20 @@ class _Run:
     def _end_task_of(self, active: Sequence[int]) -> dict[int, communication.Bytes]:
         """Ends the task of some clients; returns the bytes of what each of them adds to the knowledge base."""
         state, task = self.state, self.state.task
-        states = [state.store[client] for client in active]
-        changes, uploads = self.process.end_task(state.server, states, self._training_data(active))
-        state.store.merge(active, changes)
         sent: dict[int, communication.Bytes] = {}
-        if self.process.num_foreign:  # else nobody would ever read it
+        sizes = [
+            state.store.num_bytes(client) + one.training_bytes()
+            for client, one in zip(active, self._training_of(active))
+        ]
+        for part in parts_below(sizes, MESSAGE_BYTES):
+            states = [state.store[client] for client in active[part]]
+            data = self._training_data(active[part])
+            changes, uploads = self.process.end_task(state.server, states, data)
+            state.store.merge(active[part], changes)
+            if not self.process.num_foreign:
+                continue  # nobody would ever read it
             summaries = self.data.summaries(task)
-            for client, upload in zip(active, uploads):
+            for client, upload in zip(active[part], uploads):
                 entry = state.base.add(client, task, upload["knowledge"], summaries[client])
                 sent[client] = communication.coded_and_dense(
                     state.base.nonzeros(entry), self.process.knowledge_size

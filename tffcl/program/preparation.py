@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
@@ -15,32 +14,60 @@ from tffcl.program.client_data import ClientTask, Tensors
 from tffcl.program.client_store import ClientStore
 from tffcl.templates import ContinualProcess, placed
 from tffcl.transfers import KnowledgeBase, Transfer
+from tffcl.transfers.shelf import Shelf
 
 SPLITS = ("train", "validation", "test")
-MESSAGE_BYTES = 2**30  # a call's message holds the data of its whole cohort; gRPC's own limit is 2 GiB
+# A call's message holds the data of its whole cohort, and stands several times in memory on its way.
+MESSAGE_BYTES = 2**28
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class PreparedTask:
-    """A client's task after `prepare`: examples with all that is frozen for the whole task."""
+    """A client's task after `prepare`: examples with all that is frozen for the whole task.
 
-    context: Tensors
-    train: Tensors
-    validation: Tensors
-    test_context: Tensors
-    test: Tensors
+    The arrays stand on a shelf, which keeps only so many of them in memory.
+
+    Attributes:
+      num_test: number of test examples.
+    """
+
+    def __init__(self, shelf: Shelf, task: ClientTask, train: Tensors, validation: Tensors, test: Tensors):
+        self._shelf, self._key = shelf, object()
+        self.num_test = checks.num_examples(test)
+        shelf[self._key, "train"] = _flat(context=task.context, train=train, validation=validation)
+        shelf[self._key, "test"] = _flat(context=task.test_context, examples=test)
 
     def training_data(self) -> OrderedDict:
         """What `next` and `end_task` take."""
-        return OrderedDict(context=self.context, train=self.train, validation=self.validation)
+        return self._data("train", ("context", "train", "validation"))
 
-    def for_test_only(self) -> PreparedTask:
-        """The same without the training data of a task that has ended, which may be large."""
-        return dataclasses.replace(self, context={}, train={}, validation={})
+    def training_bytes(self) -> int:
+        """Bytes of the training data."""
+        return self._shelf.num_bytes((self._key, "train"))
 
     def test_data(self) -> OrderedDict:
         """What `evaluate` takes."""
-        return OrderedDict(context=self.test_context, examples=self.test)
+        return self._data("test", ("context", "examples"))
+
+    def test_bytes(self) -> int:
+        """Bytes of the test data."""
+        return self._shelf.num_bytes((self._key, "test"))
+
+    def forget_training_data(self) -> None:
+        """Frees the training data of a task that has ended, which may be large."""
+        del self._shelf[self._key, "train"]
+
+    def _data(self, which: str, groups: Sequence[str]) -> OrderedDict:
+        found = OrderedDict((group, OrderedDict()) for group in groups)
+        for name, array in self._shelf[self._key, which].items():
+            group, _, own = name.partition("/")
+            found[group][own] = array
+        return found
+
+
+def _flat(**groups: Tensors) -> dict[str, np.ndarray]:
+    return {
+        f"{group}/{name}": np.asarray(array) for group, own in groups.items() for name, array in own.items()
+    }
 
 
 def prepare_task(
@@ -50,6 +77,7 @@ def prepare_task(
     knowledge: tuple[Transfer, KnowledgeBase],
     tasks: Sequence[Optional[ClientTask]],
     selections: Sequence[Sequence[int]],
+    shelf: Shelf,
     limit: int = MESSAGE_BYTES,
 ) -> list[Optional[PreparedTask]]:
     """Prepares the train, validation and test examples of one task of every client.
@@ -64,6 +92,7 @@ def prepare_task(
       knowledge: the transfer, and the knowledge base that `selections` refer to.
       tasks: the raw task of each client; None for one that is not enrolled, for whom nothing is prepared.
       selections: for each client the ids of its foreign entries.
+      shelf: where what is prepared is kept.
       limit: bytes of raw and prepared examples in a call.
 
     Returns:
@@ -86,7 +115,7 @@ def prepare_task(
     made: list[Optional[PreparedTask]] = [None] * len(tasks)
     for start, (client, task) in zip(range(0, len(pairs), len(SPLITS)), enrolled):
         train, validation, test = prepared[start : start + len(SPLITS)]
-        made[client] = PreparedTask(task.context, train, validation, task.test_context, test)
+        made[client] = PreparedTask(shelf, task, train, validation, test)
     return made
 
 

@@ -16,7 +16,6 @@ from typing import Any, Optional
 import numpy as np
 from scipy import special
 
-from tffcl.program import checks
 from tffcl.program.client_data import Tensors
 from tffcl.program.client_store import ClientStore
 from tffcl.program.history import Event
@@ -60,9 +59,9 @@ def evaluate_tasks(
         (client, place)
         for client, (_, tasks) in enumerate(own)
         for place, task in enumerate(tasks)
-        if checks.num_examples(task.test)
+        if task.num_test
     ]
-    data = [own[client][1][place].test_data() for client, place in pairs]
+    data = [_Data([own[client][1][place]]) for client, place in pairs]
     for (client, place), one in zip(pairs, _evaluate(process, server_state, store, pairs, data, limit)):
         scores[client][own[client][0][place]] = _score(one)
     return {scores_are(process): scores}
@@ -106,12 +105,12 @@ def _density_scores(
         for group in _same_context(tasks)
         for view in range(len(tasks))
     ]
-    data = [_together([own[client][1][task] for task in group]) for client, _, group in jobs]
+    data = [_Data([own[client][1][task] for task in group]) for client, _, group in jobs]
     found = _evaluate(process, server_state, store, [job[:2] for job in jobs], data, limit)
     # losses[client][task][view]: float64 [M] of the task's test examples under that view
     losses: list[list[list[np.ndarray]]] = [[[] for _ in tasks] for _, tasks in own]
     for (client, _, group), one in zip(jobs, found):
-        sizes = [checks.num_examples(own[client][1][task].test) for task in group]
+        sizes = [own[client][1][task].num_test for task in group]
         for task, part in zip(group, np.split(np.asarray(one["losses"], np.float64), np.cumsum(sizes)[:-1])):
             losses[client][task].append(part)
     named: dict[str, Rows] = {name: _no_scores(len(store), num_tasks) for name in _DENSITY}
@@ -133,28 +132,41 @@ _DENSITY = {
 
 def _same_context(tasks: Sequence[PreparedTask]) -> list[list[int]]:
     """Numbers of the tasks that have test examples, in groups of equal test context."""
-    groups: list[list[int]] = []
+    groups: list[tuple[Tensors, list[int]]] = []
     for number, task in enumerate(tasks):
-        if not checks.num_examples(task.test):
+        if not task.num_test:
             continue
-        for group in groups:
-            if _equal(tasks[group[0]].test_context, task.test_context):
+        context = task.test_data()["context"]
+        for known, group in groups:
+            if _equal(known, context):
                 group.append(number)
                 break
         else:
-            groups.append([number])
-    return groups
+            groups.append((context, [number]))
+    return [group for _, group in groups]
 
 
 def _equal(one: Tensors, other: Tensors) -> bool:
     return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def _together(tasks: Sequence[PreparedTask]) -> OrderedDict:
-    """The test examples of tasks one after the other, with the context that they share."""
-    names = tasks[0].test
-    examples = OrderedDict((name, np.concatenate([one.test[name] for one in tasks])) for name in names)
-    return OrderedDict(context=tasks[0].test_context, examples=examples)
+class _Data:
+    """The test examples of tasks one after the other, with the context that they share; read when needed."""
+
+    def __init__(self, tasks: Sequence[PreparedTask]):
+        self._tasks = tasks
+        self.num_bytes = sum(task.test_bytes() for task in tasks)
+
+    def read(self) -> OrderedDict:
+        """What `evaluate` takes."""
+        first, *others = [task.test_data() for task in self._tasks]
+        if not others:
+            return first
+        examples = OrderedDict(
+            (name, np.concatenate([array, *(one["examples"][name] for one in others)]))
+            for name, array in first["examples"].items()
+        )
+        return OrderedDict(context=first["context"], examples=examples)
 
 
 def _evaluate(
@@ -162,7 +174,7 @@ def _evaluate(
     server_state: Any,
     store: ClientStore,
     pairs: Sequence[tuple[int, int]],
-    data: Sequence[OrderedDict],
+    data: Sequence[_Data],
     limit: int,
 ) -> list[Mapping[str, Any]]:
     """What `evaluate` says of each (client, own number of the task whose parameters are taken) with its data."""
@@ -170,9 +182,9 @@ def _evaluate(
     if not pairs:
         return found
     view = num_bytes(process.task_view(store[pairs[0][0]], pairs[0][1]))
-    for part in parts_below([view + num_bytes(one) for one in data], limit):
+    for part in parts_below([view + one.num_bytes for one in data], limit):
         views = [process.task_view(store[client], task) for client, task in pairs[part]]
-        found += process.evaluate(server_state, views, data[part])
+        found += process.evaluate(server_state, views, [one.read() for one in data[part]])
     return found
 
 

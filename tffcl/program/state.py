@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from tffcl.program.client_store import ClientStore
 from tffcl.program.settings import Settings
 from tffcl.templates import ContinualProcess
 from tffcl.transfers import KnowledgeBase
+
+_INITIALIZED_AT_ONCE = 32  # clients whose first states cross in one call
 
 
 @dataclasses.dataclass
@@ -47,8 +50,12 @@ def first_state(process: ContinualProcess, num_clients: int, settings: Settings)
     """The state before the first task, every client with a key of its own."""
     server = process.initialize()
     keys = [client_key(settings.seed, client) for client in range(num_clients)]
+    parts = (
+        process.initialize_clients(server, keys[start : start + _INITIALIZED_AT_ONCE])
+        for start in range(0, num_clients, _INITIALIZED_AT_ONCE)
+    )
     return RunState(
-        server, ClientStore(process.initialize_clients(server, keys)), KnowledgeBase(process.knowledge_size)
+        server, ClientStore(itertools.chain.from_iterable(parts)), KnowledgeBase(process.knowledge_size)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Optional
 
 import numpy as np
@@ -18,7 +18,7 @@ Summarise = Callable[[ClientTask], np.ndarray]
 
 
 class TaskData:
-    """Gives the tasks of all clients at once; keeps no more than the summaries of the latest task.
+    """Gives the tasks of clients; keeps no more than the summaries of the latest task.
 
     `enrollment` says which clients are active in a task; None for all in all.
     """
@@ -45,11 +45,11 @@ class TaskData:
         """Those of them whose first task it is."""
         return [client for client in self.active(task) if not self.enrollment.tasks_before(client, task)]
 
-    def tasks(self, task: int) -> list[Optional[ClientTask]]:
-        """Task number `task` of every client; None for one that is not active in it."""
-        active = set(self.active(task))
+    def tasks(self, task: int, clients: Sequence[int]) -> list[Optional[ClientTask]]:
+        """Task number `task` of some clients, in the places of all of them; None for every other one."""
+        wanted = set(clients)
         return [
-            self._data.task(client, task) if client in active else None for client in range(self.num_clients)
+            self._data.task(client, task) if client in wanted else None for client in range(self.num_clients)
         ]
 
     def summaries(self, task: int) -> dict[int, Optional[Summary]]:

@@ -7,16 +7,22 @@ import os
 import pathlib
 import tempfile
 import zipfile
-from collections.abc import Mapping
-from typing import IO
+from collections.abc import Iterable, Mapping
+from typing import IO, Union
 
 import numpy as np
 
 from tffcl import errors
 
+Named = Union[Mapping[str, np.ndarray], Iterable[tuple[str, np.ndarray]]]
 
-def write(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
+
+def write(path: str | os.PathLike[str], arrays: Named) -> None:
     """Writes to a temporary file beside `path`, brings it to the disk, and renames it.
+
+    Args:
+      path: of the file.
+      arrays: a mapping, or pairs of a name and an array, which are asked for one by one.
 
     Raises:
       RunError: the file cannot be written; what stood at `path` still stands.
@@ -39,10 +45,10 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> Non
                 os.unlink(temporary)
 
 
-def _save(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
+def _save(file: IO[bytes], arrays: Named) -> None:
     """As `np.savez`, which on a full disk leaves an archive open that complains when it is collected."""
     with zipfile.ZipFile(file, "w") as archive:
-        for name, array in arrays.items():
+        for name, array in arrays.items() if isinstance(arrays, Mapping) else arrays:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 

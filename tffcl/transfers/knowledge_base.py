@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from tffcl import errors
 from tffcl.transfers import archive
+from tffcl.transfers.shelf import Shelf
 
 Summary = Mapping[str, np.ndarray]  # as it is given
 Arrays = dict[str, np.ndarray]  # as it is kept
@@ -20,6 +22,7 @@ class KnowledgeBase:
 
     Knowledge is a float32 `[knowledge_size]` vector (the adaptive parameters A of one task), kept sparse, for
     clients prune it before they send it. A summary is whatever a `Transfer` has a client say about its task.
+    Once memory holds `tffcl.transfers.shelf.MEMORY_BYTES` of both, the rest lies on the disk.
 
     >>> base = KnowledgeBase(3)
     >>> base.add(client=0, task=0, knowledge=np.array([0.0, 2.0, 0.0], np.float32))
@@ -33,9 +36,10 @@ class KnowledgeBase:
             raise errors.InputError(f"knowledge_size should be a whole number >= 0, found {knowledge_size!r}")
         self.knowledge_size = int(knowledge_size)
         self._ids: dict[tuple[int, int], int] = {}
-        self._indices: list[np.ndarray] = []
-        self._values: list[np.ndarray] = []
-        self._summaries: list[Arrays | None] = []
+        self._nonzeros: list[int] = []
+        self._has_summary: list[bool] = []
+        # Under ("knowledge", ID) `indices` and `values`, under ("summary", ID) what the client said.
+        self._shelf = Shelf()
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -86,16 +90,21 @@ class KnowledgeBase:
         """
         rows = np.zeros([len(ids), self.knowledge_size], np.float32)
         for row, entry in zip(rows, ids):
-            row[self._indices[self._known(entry)]] = self._values[entry]
+            sparse = self._shelf["knowledge", self._known(entry)]
+            row[sparse["indices"]] = sparse["values"]
         return rows
 
     def nonzeros(self, entry: int) -> int:
         """How many values of an entry's knowledge are not zero."""
-        return len(self._indices[self._known(entry)])
+        return self._nonzeros[self._known(entry)]
 
     def summary(self, entry: int) -> Arrays | None:
         """What the client said about the task of this entry, if anything."""
-        return self._summaries[self._known(entry)]
+        return dict(self._shelf["summary", entry]) if self.has_summary(entry) else None
+
+    def has_summary(self, entry: int) -> bool:
+        """Whether the client said anything about the task of this entry."""
+        return self._has_summary[self._known(entry)]
 
     def transfer_in(self, selections: Sequence[Sequence[int]], num_foreign: int) -> OrderedDict:
         """What `ContinualProcess.begin_task` and `prepare` take: only the rows that somebody needs.
@@ -126,60 +135,78 @@ class KnowledgeBase:
         count = [np.int32(len(selection)) for selection in selections]
         return OrderedDict(rows=rows, keys=list(keys), count=count)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes everything to one .npz file; what stood there before is replaced whole or not at all.
+    def save(self, path: str | os.PathLike[str], first: int = 0) -> None:
+        """Writes the entries from number `first` on to one .npz file, whole or not at all.
 
         Raises:
           RunError: the file cannot be written (a full disk, no such folder).
         """
-        pairs = np.array(self.entries, np.int64).reshape(-1, 2)
-        arrays: dict[str, np.ndarray] = {"knowledge_size": np.array(self.knowledge_size), "entries": pairs}
-        arrays["nonzeros"] = np.array([len(indices) for indices in self._indices], np.int64)
-        arrays["indices"] = np.concatenate([np.zeros([0], np.int32), *self._indices])
-        arrays["values"] = np.concatenate([np.zeros([0], np.float32), *self._values])
-        arrays["has_summary"] = np.array([summary is not None for summary in self._summaries], bool)
-        for entry, summary in enumerate(self._summaries):
-            arrays.update({f"summary/{entry}/{name}": array for name, array in (summary or {}).items()})
-        archive.write(path, arrays)
+        ids = range(first, len(self))
+        pairs = np.array(self.entries[first:], np.int64).reshape(-1, 2)
+        arrays: dict[str, np.ndarray] = {
+            "knowledge_size": np.array(self.knowledge_size),
+            "first": np.array(first),
+            "entries": pairs,
+            "has_summary": np.array(self._has_summary[first:], bool),
+        }
+        archive.write(path, itertools.chain(arrays.items(), *map(self._saved, ids)))
+
+    def _saved(self, entry: int) -> Iterator[tuple[str, np.ndarray]]:
+        """The arrays of one entry, read when they are written: a base need not fit into memory."""
+        for name, array in self._shelf["knowledge", entry].items():
+            yield f"{name}/{entry}", array
+        if self.has_summary(entry):
+            for name, array in self._shelf["summary", entry].items():
+                yield f"summary/{entry}/{name}", array
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> KnowledgeBase:
-        """The knowledge base that `save` wrote.
+    def load(cls, *paths: str | os.PathLike[str]) -> KnowledgeBase:
+        """The knowledge base that `save` wrote to these files, in their order.
 
         Raises:
-          RunError: no such file, a truncated one, or one of another kind.
+          RunError: no such file, a truncated one, one of another kind, or one that does not follow the one before it.
         """
-        arrays = archive.read(path)
-        try:
-            return cls._from_arrays(arrays)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise errors.RunError(f"{os.fspath(path)} is not a whole knowledge base: {error}") from error
+        base: KnowledgeBase | None = None
+        for path in paths:
+            arrays = archive.read(path)
+            try:
+                base = cls(int(arrays["knowledge_size"])) if base is None else base
+                base._extend(arrays)
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise errors.RunError(f"{os.fspath(path)} is not a whole knowledge base: {error}") from error
+        if base is None:
+            raise errors.RunError("a knowledge base needs at least one file")
+        return base
 
-    @classmethod
-    def _from_arrays(cls, arrays: dict[str, np.ndarray]) -> KnowledgeBase:
-        base = cls(int(arrays["knowledge_size"]))
-        summaries: list[Arrays | None] = [{} if has else None for has in arrays["has_summary"]]
+    def _extend(self, arrays: dict[str, np.ndarray]) -> None:
+        """Appends the entries of a file."""
+        if int(arrays["first"]) != len(self) or int(arrays["knowledge_size"]) != self.knowledge_size:
+            raise ValueError(f"its first entry is {arrays['first']}, expected {len(self)}")
+        summaries: dict[int, Arrays] = {}
         for key, array in arrays.items():
             if key.startswith("summary/"):
                 _, entry, name = key.split("/", 2)
-                array.setflags(write=False)
-                summaries[int(entry)][name] = array  # type: ignore[index]
-        cuts = np.cumsum(arrays["nonzeros"])[:-1]
-        indices, values = (np.split(arrays[name], cuts) for name in ("indices", "values"))
-        pairs = arrays["entries"].tolist()
-        if len(summaries) != len(pairs) or len(arrays["nonzeros"]) != len(pairs):
+                summaries.setdefault(int(entry), {})[name] = array
+        pairs, has_summary = arrays["entries"].tolist(), arrays["has_summary"].tolist()
+        if len(has_summary) != len(pairs):
             raise ValueError("its parts differ in length")
-        for number, (client, task) in enumerate(pairs):
-            base._append(client, task, indices[number], values[number], summaries[number])
-        return base
+        for (client, task), told in zip(pairs, has_summary):
+            entry = len(self)
+            summary = summaries.get(entry, {}) if told else None
+            self._append(client, task, arrays[f"indices/{entry}"], arrays[f"values/{entry}"], summary)
 
     def _append(
         self, client: int, task: int, indices: np.ndarray, values: np.ndarray, summary: Arrays | None
     ) -> None:
-        self._ids[client, task] = len(self._ids)
-        self._indices.append(indices)
-        self._values.append(values)
-        self._summaries.append(summary)
+        entry = len(self._ids)
+        self._ids[client, task] = entry
+        self._nonzeros.append(len(indices))
+        self._has_summary.append(summary is not None)
+        self._shelf["knowledge", entry] = {"indices": indices, "values": values}
+        if summary is not None:
+            for array in summary.values():
+                array.setflags(write=False)
+            self._shelf["summary", entry] = summary
 
     def _known(self, entry: int) -> int:
         if not 0 <= entry < len(self):

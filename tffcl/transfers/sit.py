@@ -94,7 +94,7 @@ class SIT(Transfer):
                 f"SIT: expected different clients with a summary each, found {list(clients)}"
             )
         past = past_entries(knowledge_base, task, client=-1)  # of everybody
-        entries = [entry for entry in past if knowledge_base.summary(entry) is not None]
+        entries = [entry for entry in past if knowledge_base.has_summary(entry)]
         asking = [place for place, summary in enumerate(summaries) if summary is not None]
         self._tell_what_is_missing(knowledge_base, task, clients, summaries, past)
         selections: list[list[int]] = [[] for _ in clients]
@@ -106,7 +106,8 @@ class SIT(Transfer):
         queries = [
             OrderedDict(rows=rows, client=np.int32(clients[place])) for rows, place in zip(asked, asking)
         ]
-        owners = [knowledge_base.entries[entry][0] for entry in entries]
+        pairs = knowledge_base.entries
+        owners = [pairs[entry][0] for entry in entries]
         decision = build_sit_decision(told[0].shape[1], self.k, self.similarity, self.include_own)
         decided = decision(_stacked(told, owners), queries)
         place_of = {clients[place]: place for place in asking}
@@ -126,7 +127,7 @@ class SIT(Transfer):
         if silent:
             what = f"no cluster of {self.min_cluster_size} different documents in task {task}"
             logger.warning("SIT: clients %s have %s; they receive nothing for it", silent, what)
-        mute = [knowledge_base.entries[entry] for entry in past if knowledge_base.summary(entry) is None]
+        mute = [knowledge_base.entries[entry] for entry in past if not knowledge_base.has_summary(entry)]
         if mute:
             logger.warning("SIT: no centroids stand for (client, task) %s; they are never chosen", mute)
 
