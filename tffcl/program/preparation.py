@@ -57,7 +57,7 @@ class PreparedTask:
         del self._shelf[self._key, "train"]
 
     def _data(self, which: str, groups: Sequence[str]) -> OrderedDict:
-        found = OrderedDict((group, OrderedDict()) for group in groups)
+        found: OrderedDict[str, OrderedDict] = OrderedDict((group, OrderedDict()) for group in groups)
         for name, array in self._shelf[self._key, which].items():
             group, _, own = name.partition("/")
             found[group][own] = array

@@ -185,8 +185,8 @@ class KnowledgeBase:
         summaries: dict[int, Arrays] = {}
         for key, array in arrays.items():
             if key.startswith("summary/"):
-                _, entry, name = key.split("/", 2)
-                summaries.setdefault(int(entry), {})[name] = array
+                _, number, name = key.split("/", 2)
+                summaries.setdefault(int(number), {})[name] = array
         pairs, has_summary = arrays["entries"].tolist(), arrays["has_summary"].tolist()
         if len(has_summary) != len(pairs):
             raise ValueError("its parts differ in length")

@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -169,7 +169,8 @@ class _File:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="tffcl-")  # noqa: SIM115 - closed with this object
             weakref.finalize(self, self._file.close)
-        content = memoryview(array.reshape(-1).view(np.uint8)) if array.nbytes else memoryview(b"")
+        flat: Any = array.reshape(-1).view(np.uint8) if array.nbytes else b""
+        content = memoryview(flat)
         while content:
             written = os.pwrite(self._file.fileno(), content, offset)
             content, offset = content[written:], offset + written

@@ -1,0 +1,92 @@
+"""What is called again and again leaves nothing behind: no value in a worker, no object in this process."""
+
+from __future__ import annotations
+
+import collections
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import runtime
+from tffcl.runtime import stubs
+
+_VECTOR = tff.TensorType(np.float32, [8000])
+_STATE = tff.to_type(collections.OrderedDict(base=_VECTOR, count=tff.TensorType(np.int32)))
+_CREATING = ("create_value", "create_encoded_value", "create_call", "create_struct", "create_selection")
+
+
+@tff.tensorflow.computation(_STATE, _VECTOR)
+def _trained(state, shared):
+    size = tf.shape(state["base"])
+    return collections.OrderedDict(
+        base=state["base"] + tf.reduce_mean(shared) + tf.zeros(size), count=state["count"] + 1
+    )
+
+
+@tff.tensorflow.computation(_STATE)
+def _upload(state):
+    return state["base"]
+
+
+@tff.federated_computation(
+    tff.FederatedType(_VECTOR, tff.SERVER, all_equal=True), tff.FederatedType(_STATE, tff.CLIENTS)
+)
+def _round(shared, states):
+    states = tff.federated_map(_trained, (states, tff.federated_broadcast(shared)))
+    return tff.federated_mean(tff.federated_map(_upload, states)), states
+
+
+@pytest.fixture(name="context", params=["local", "in_process", "two_workers"])
+def _context(request, tff_context):
+    if request.param == "local":
+        yield tff_context.context
+        return
+    with (
+        runtime.in_process() if request.param == "in_process" else runtime.local(1, num_workers=2) as entered
+    ):
+        yield entered.context
+
+
+def test_rounds_leave_nothing_behind(context, monkeypatch):
+    living = set()
+
+    def watch(name):
+        create = getattr(stubs.WorkerStub, name)
+
+        def created(stub, request):
+            response = create(stub, request)
+            living.add((id(stub), response.value_ref.id))
+            return response
+
+        monkeypatch.setattr(stubs.WorkerStub, name, created)
+
+    for name in _CREATING:
+        watch(name)
+    dispose = stubs.WorkerStub.dispose
+
+    def disposed(stub, request):
+        living.difference_update((id(stub), each.id) for each in request.value_ref)
+        dispose(stub, request)
+
+    monkeypatch.setattr(stubs.WorkerStub, "dispose", disposed)
+
+    def rounds(number):
+        """Runs rounds whose results go into the next; what lives afterwards."""
+        shared = np.ones(8000, np.float32)
+        states = [collections.OrderedDict(base=shared, count=np.int32(0))] * 3
+        for _ in range(number):
+            shared, states = _round(shared, states)
+        assert states[2]["count"] == number
+        del shared, states
+        gc.collect()
+        return len(living), len(gc.get_objects())
+
+    with tff.framework.get_context_stack().install(context):
+        rounds(5)  # compiles, and fills what is kept of computations
+        values, objects = rounds(5)
+        later_values, later_objects = rounds(25)
+    assert later_values == values
+    assert later_objects - objects < 20  # a single object that stays after every round would make 25
