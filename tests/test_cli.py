@@ -7,11 +7,13 @@ import pathlib
 import subprocess
 import sys
 import time
+import types
 
+import numpy as np
 import pytest
 from command_line import wrong
 
-from tffcl.commands import FedSeITOptions
+from tffcl.commands import FedSeITOptions, text_data
 from tffcl.errors import InputError
 
 HEAVY = ("tensorflow", "tensorflow_federated", "numpy", "matplotlib", "pandas", "gensim", "grpc", "sklearn")
@@ -171,6 +173,17 @@ def test_options_are_parsed_in_one_place():
     assert FedSeITOptions.parse(["--method", "local", "--share-dense"]).label == "local"
     with pytest.raises(InputError, match="--retention"):
         FedSeITOptions.parse(["--retention", "inf"])
+
+
+def test_fewer_test_documents_on_demand():
+    labels = np.repeat(np.arange(4), 40)
+    encoded = types.SimpleNamespace(train_labels=labels, test_labels=labels, label_names=("a", "b", "c", "d"))
+    sizes = {}
+    for flags in ([], ["--max-test-documents", "7"]):
+        options = FedSeITOptions.parse([*flags, "--labels-per-task", "2"])
+        stream = text_data.split(options, encoded)
+        sizes[options.config().get("max_test_documents")] = {len(t.test) for own in stream.tasks for t in own}
+    assert sizes == {None: {80}, 7: {7}}
 
 
 def test_default_data(monkeypatch, tmp_path, capsys):

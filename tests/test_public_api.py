@@ -184,6 +184,7 @@ ROOMS = {
         "cumulative",
         "domain_sequence",
         "federated_offline",
+        "fewer_tests",
         "iid",
         "in_turn",
         "label_sequence",

@@ -43,6 +43,10 @@ _FLAGS = (
     click.option("--num-tasks", type=WHOLE, default=5, show_default=True, help="Tasks of each client."),
     click.option("--labels-per-task", type=WHOLE, default=4, show_default=True, help="Labels of each task."),
     click.option(
+        "--max-test-documents", type=WHOLE,
+        help="Most test documents of each task, for runs of many tasks.  [default: all with its labels]",
+    ),
+    click.option(
         "--num-rounds", type=WHOLE,
         help=f"Rounds for each task.  {_by_data('num_rounds')}",
     ),
@@ -94,6 +98,7 @@ class FedSeITOptions(RunOptions):
     embeddings: Optional[str]
     num_tasks: int
     labels_per_task: int
+    max_test_documents: Optional[int]
     num_epochs: int
     patience: int
     batch_size: int
@@ -109,6 +114,13 @@ class FedSeITOptions(RunOptions):
     POSITIVE: ClassVar = ("learning_rate",)
     NOT_NEGATIVE: ClassVar = ("sparsity", "retention")
     PLACES: ClassVar = (*RunOptions.PLACES, "embeddings")
+
+    def config(self) -> dict[str, Any]:
+        """What config.json records; what bounds the tests only where it does."""
+        settings = super().config()
+        if self.max_test_documents is None:
+            del settings["max_test_documents"]
+        return settings
 
     def complete(self, dataset: str) -> FedSeITOptions:
         """The options with the schedule for a data set in the place of what was not given."""

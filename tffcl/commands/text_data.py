@@ -94,6 +94,8 @@ def split(options: FedSeITOptions, encoded: datasets.EncodedTextDataset) -> stre
     if stream.excluded_labels:
         names = ", ".join(encoded.label_names[label] for label in stream.excluded_labels)
         say(f"data: too few documents, or none to test with, for the labels {names}; no task has them")
+    if options.max_test_documents is not None:
+        stream = streams.fewer_tests(stream, options.max_test_documents, options.split_seed)
     return stream
 
 

@@ -2,6 +2,7 @@
 
 from tffcl.streams.domain_sequence import domain_sequence
 from tffcl.streams.enrollment import Enrollment, EnrollmentState
+from tffcl.streams.fewer_tests import fewer_tests
 from tffcl.streams.pooling import cumulative, federated_offline, offline
 from tffcl.streams.sequences import assigned_sequence, in_turn, label_sequence
 from tffcl.streams.splits import iid, non_iid, overlapping
@@ -16,6 +17,7 @@ __all__ = [
     "cumulative",
     "domain_sequence",
     "federated_offline",
+    "fewer_tests",
     "iid",
     "in_turn",
     "label_sequence",
