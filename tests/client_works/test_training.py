@@ -1,5 +1,6 @@
 """The training loop: which examples are seen when, and how the schedule goes."""
 
+import functools
 import math
 
 import numpy as np
@@ -23,7 +24,7 @@ class Recorder:
         self.keys = tf.Variable(tf.zeros([most_steps, 2], tf.int32))
         self.steps = tf.Variable(0)
         self.weight = tf.Variable(1.0)
-        self.script = tf.constant(validation if validation is not None else [NAN], tf.float32)
+        self.script = tf.Variable([NAN] if validation is None else validation, shape=[None], dtype=tf.float32)
         self.asked = tf.Variable(0)
         loop = TrainingLoop(config, [ParameterGroup([self.weight])])
 
@@ -50,7 +51,8 @@ class Recorder:
         return self.weight * loss, loss
 
     def _validation(self):
-        value = self.script[tf.minimum(self.asked.read_value(), tf.size(self.script) - 1)]
+        script = self.script.read_value()
+        value = script[tf.minimum(self.asked.read_value(), tf.size(script) - 1)]
         self.asked.assign_add(1)
         return value
 
@@ -68,9 +70,14 @@ def epochs_of(batches, count):
     return [flat[i : i + count] for i in range(0, len(flat), count)]
 
 
+recorder_of = functools.lru_cache(maxsize=None)(
+    Recorder
+)  # traced once for every test that takes the settings
+
+
 @pytest.mark.parametrize(("count", "sizes"), [(7, [3, 3, 1]), (6, [3, 3]), (2, [2]), (1, [1])])
 def test_every_example_once_an_epoch_and_a_ragged_last_batch(count, sizes):
-    recorder = Recorder(LocalTraining(num_epochs=4, batch_size=3))
+    recorder = recorder_of(LocalTraining(num_epochs=4, batch_size=3))
     _, metrics, batches = recorder.run(count)
     assert [len(batch) for batch in batches] == sizes * 4
     for epoch in epochs_of(batches, count):
@@ -148,7 +155,9 @@ def test_schedule_over_three_rounds_is_that_of_a_simulation(script, patience, ma
     config = LocalTraining(
         num_epochs=10, batch_size=4, learning_rate=0.9, patience=patience, max_decays=max_decays
     )
-    recorder = Recorder(config, validation=script)
+    recorder = recorder_of(config)
+    recorder.script.assign(script)
+    recorder.asked.assign(0)
     found, expected = config.fresh_schedule(), (0.9, math.inf, 0, 0)
     for _ in range(3):
         asked = int(recorder.asked)

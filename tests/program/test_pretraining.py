@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 
 import numpy as np
@@ -14,7 +15,7 @@ from tffcl.datasets import load_images
 from tffcl.errors import InputError, RunError
 from tffcl.models import MLP, EmbeddingClassifier, FrozenEncoder, ImageEncoder, VectorEncoder
 from tffcl.models.encoders import mean_of
-from tffcl.program import ClientTask, load_encoder, pretrain, run_program, save_encoder
+from tffcl.program import ClientTask, load_encoder, pretrain, pretraining, run_program, save_encoder
 from tffcl.transfers import NoTransfer
 
 DIGITS = load_images("digits")
@@ -46,6 +47,17 @@ class Repeated(Digits):
         return super().task(client, 0)
 
 
+@functools.cache
+def built(net, *, training, seed):
+    """A process that several tests use: it keeps nothing from run to run."""
+    return build_fed_avg(net, training=training, seed=seed)
+
+
+@pytest.fixture(autouse=True)
+def _built_once(monkeypatch):
+    monkeypatch.setattr(pretraining, "build_fed_avg", built)
+
+
 class Told:
     def __init__(self):
         self.events = []
@@ -60,6 +72,7 @@ class Told:
         self.events.append("closed")
 
 
+@functools.cache
 def network(variational=True):
     return EmbeddingClassifier(ImageEncoder((8, 8), variational, 16, (8, 16), (32,), 16), MLP(16, 10, (32,)))
 
@@ -146,7 +159,7 @@ def test_a_run_of_tasks_with_a_network_that_keeps_nothing_local(tff_context, tmp
     data = Repeated(2)
 
     def all_rounds(folder, resume=False):
-        process = build_fed_avg(net, training=QUICK, seed=1)
+        process = built(net, training=QUICK, seed=1)
         options = {"num_rounds": 2, "seed": 1, "output_dir": folder, "reporters": [], "resume": resume}
         return run_program(process, data, NoTransfer(), **options).to_json()
 
