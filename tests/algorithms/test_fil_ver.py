@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import OrderedDict
 from unittest import mock
 
@@ -23,6 +24,7 @@ from tffcl.transfers import NoTransfer
 
 CLIENTS, TASKS = 3, 3
 SST = ServerSideTraining(steps=2, batch_size=8, memory=16)
+EVERYTHING = ServerSideTraining(steps=1, memory=1000)  # keeps all that is ever sent
 HIDDEN = (7,)
 
 
@@ -35,7 +37,7 @@ def _runtime():
 @pytest.fixture(name="plain", scope="module")
 def _plain(_in_process):
     """FIL-VER with everybody enrolled: results and states, which several tests compare with."""
-    return _run(_build())
+    return _run(_built())
 
 
 class Data:
@@ -53,6 +55,12 @@ class Data:
         )
         none = OrderedDict((name, values[:0]) for name, values in train.items())
         return ClientTask({}, train, none, {}, test, rehearsing.CLASSES)
+
+
+@functools.cache
+def _built(*args, **options):
+    """A process that several tests use: it keeps nothing from run to run."""
+    return _build(*args, **options)
 
 
 def _build(variational=True, **options):
@@ -102,7 +110,7 @@ def test_without_a_past_task_ver_is_plain_federated_averaging():
     """In the scattered scenario no client ever has a past task: VER without SST is vanilla, to the bit."""
     scattered = Enrollment.scattered(CLIENTS, TASKS)
     (one, ver), (other, vanilla) = (
-        _run(_build(sharing="none", client_memory=memory), scattered) for memory in (6, 0)
+        _run(_built(sharing="none", client_memory=memory), scattered) for memory in (6, 0)
     )
     np.testing.assert_array_equal(_weights(ver), _weights(vanilla))
     np.testing.assert_array_equal(one.scores, other.scores)
@@ -130,7 +138,7 @@ def test_the_mean_is_weighted_by_examples():
 @pytest.mark.parametrize("sharing", ["sampled", "stats", "embeddings"])
 def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
     decreasing = Enrollment.decreasing(CLIENTS, TASKS)
-    results, states = _run(_build(sharing != "embeddings", sharing=sharing), decreasing)
+    results, states = _run(_built(sharing != "embeddings", sharing=sharing), decreasing)
     memory = states[-1]["finalizer"]["memory"]
     assert set(memory["task"]) == {0, 1, 2}
     assert all(len(state["finalizer"]["memory"]["label"]) <= SST.memory for state in states)
@@ -148,9 +156,7 @@ def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
 def test_a_client_that_is_not_there_yet_is_not_rehearsed():
     increasing = Enrollment.increasing(CLIENTS, TASKS)
     seen = [set() for _ in range(TASKS)]
-    _, states = _run(
-        _build(send_per_round=1000, server_side_training=ServerSideTraining(memory=1000)), increasing
-    )
+    _, states = _run(_built(send_per_round=1000, server_side_training=EVERYTHING), increasing)
     for place, state in enumerate(states):
         memory = state["finalizer"]["memory"]
         seen[place // 2] = {tuple(row) for row in memory["vectors"]}
@@ -163,8 +169,7 @@ def test_a_client_that_is_not_there_yet_is_not_rehearsed():
 def test_rows_are_of_the_run_s_task_whenever_a_client_came(scenario):
     """A client that joins in the third task sends rows of that task, not of its own first."""
     enrollment = getattr(Enrollment, scenario)(CLIENTS, TASKS)
-    server = ServerSideTraining(steps=1, memory=1000)
-    _, states = _run(_build(send_per_round=1000, server_side_training=server), enrollment, rounds=1)
+    _, states = _run(_built(send_per_round=1000, server_side_training=EVERYTHING), enrollment, rounds=1)
     tasks, counts = np.unique(states[-1]["finalizer"]["memory"]["task"], return_counts=True)
     expected = [sum(9 + client for client in enrollment.active(task)) for task in range(TASKS)]
     np.testing.assert_array_equal(tasks, np.arange(TASKS))
@@ -173,9 +178,9 @@ def test_rows_are_of_the_run_s_task_whenever_a_client_came(scenario):
 
 def test_a_task_with_nobody_leaves_the_model_as_it_is():
     table = Enrollment.from_table([["*", "o", "o"], ["x", "x", "*"], ["x", "x", "*"]])
-    _, states = _run(_build(), table)
+    _, states = _run(_built(), table)
     assert len(states) == 4  # two rounds of the first task and two of the last
-    _, ended = _run(_build(), Enrollment.from_table([["*", "o", "o"], ["*", "o", "o"], ["x", "x", "*"]]))
+    _, ended = _run(_built(), Enrollment.from_table([["*", "o", "o"], ["*", "o", "o"], ["x", "x", "*"]]))
     assert len(ended) == 4
 
 
@@ -190,7 +195,7 @@ def test_a_task_with_nobody_leaves_the_model_as_it_is():
 )
 def test_nothing_but_what_sharing_names_reaches_the_server(sharing, variational, widths):
     """Walks all values placed at the server in a round: the only open rows are those of the sharing."""
-    process = _build(variational, sharing=sharing)
+    process = _built(variational, sharing=sharing)
     size = MLP(rehearsing.SIZE, rehearsing.CLASSES, HIDDEN).weights.size
     rows = set()
     for computation in (process.next, process.end_task, process.begin_task, process.prepare):
@@ -283,7 +288,7 @@ def test_a_killed_run_goes_on_as_if_it_never_was(tmp_path, plain):
     class Killed(Exception):
         pass
 
-    process = _build()
+    process = _built()
     calls = []
 
     def dying(*args):
@@ -295,7 +300,7 @@ def test_a_killed_run_goes_on_as_if_it_never_was(tmp_path, plain):
     options = {"num_rounds": 2, "seed": 5, "reporters": [], "output_dir": tmp_path / "killed"}
     with pytest.raises(Killed):
         run_program(_with_next(process, dying), Data(), NoTransfer(), **options)
-    resumed = run_program(_build(), Data(), NoTransfer(), resume=True, **options)
+    resumed = run_program(process, Data(), NoTransfer(), resume=True, **options)
     for name in ("scores", "bytes_up", "bytes_down"):
         np.testing.assert_array_equal(getattr(resumed, name), getattr(plain[0], name))
 
