@@ -1,12 +1,15 @@
 """One contract, held by every algorithm: a small history of two tasks through real TFF, and the same by hand."""
 
+import contextlib
 from collections import OrderedDict
 from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
+from tffcl import runtime
 from tffcl.algorithms import (
     build_decomposed,
     build_ewc,
@@ -53,6 +56,9 @@ ALGORITHMS = {
     "fed_curv": lambda s, **o: build_fed_curv(s.network(places=0, dropout=0.3), weight=2.0, **o),
     "keras": lambda s, **o: build_decomposed(keras_network(s), **o),
 }
+
+
+OVER_WORKERS = ("fedseit", "fed_avg", "fed_curv")  # what clients send is added up in three ways
 
 
 class Counted:
@@ -247,6 +253,13 @@ def play(player):
     return [trail, player.server["shared"], [dict(state) for state in player.states]]
 
 
+@pytest.fixture(scope="module")
+def two_workers():
+    """Not entered: each test says which context is its own."""
+    with contextlib.closing(runtime.local(num_threads=1, num_workers=2)) as made:
+        yield made
+
+
 @pytest.fixture(name="played", scope="module")
 def _played(built, small, tff_context):
     pipeline = tff_context.context._async_context._compiler_pipeline
@@ -304,6 +317,30 @@ def test_it_is_what_the_client_work_does_without_tff(built, small, played):
     assert len(found) == len(flat(expected))
     for one, other in zip(found, flat(expected)):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_it_is_the_same_in_other_runtimes(request, built, small, played, two_workers):
+    """Up to rounding; in this process the number of threads changes nothing at all."""
+    results = []
+    for clients_at_once in (1, 3):
+        with runtime.in_process(clients_at_once=clients_at_once):
+            results.append(flat(play(ThroughTff(built, small))))
+    for one, three in zip(*results):
+        np.testing.assert_array_equal(one, three)
+    if request.node.callspec.params["built"] in OVER_WORKERS:
+        with tff.framework.get_context_stack().install(two_workers.context):
+            results.append(flat(play(ThroughTff(built, small))))
+    for found in results[1:]:
+        assert_close(found, flat(played[1]))
+    assert built.traces == 1
+
+
+def assert_close(found, expected):
+    """Equal in dtypes, and in values up to rounding."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_learning_moved_something(built, small, played):

@@ -6,8 +6,6 @@ about 1e-6. In this process alone, whatever the number of threads, equal is equa
 
 from __future__ import annotations
 
-import importlib.util
-import pathlib
 from collections import OrderedDict
 
 import numpy as np
@@ -17,16 +15,7 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 
-_TESTS = pathlib.Path(__file__).parents[1]
 _VECTOR = tff.TensorType(np.float32, [3])
-
-
-def load(path):
-    """A module of other tests; they are no package."""
-    spec = importlib.util.spec_from_file_location(f"tffcl_tests_{path.stem}_for_runtime", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def in_all(tff_context, run):
@@ -46,23 +35,6 @@ def assert_equal(worker, one, three):
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, again)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-slow = pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    ["fedseit", pytest.param("fedweit", marks=slow), pytest.param("local", marks=slow)]
-    + [pytest.param("fed_avg", marks=slow), pytest.param("keras", marks=slow)],
-)
-def test_the_contract_s_history(tff_context, algorithm):
-    small = load(_TESTS / "client_works" / "small.py")
-    contract = load(_TESTS / "algorithms" / "test_contract.py")
-    built = contract.Counted(contract.ALGORITHMS[algorithm], small)
-    results = in_all(tff_context, lambda: contract.flat(contract.play(contract.ThroughTff(built, small))))
-    assert_equal(*results)
-    assert built.traces == 1
 
 
 def aggregate(factory, weighted=False):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import pathlib
 from collections import OrderedDict
 
 import numpy as np
@@ -13,7 +11,6 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 
-_TESTS = pathlib.Path(__file__).parents[1]
 _INT = tff.TensorType(np.int32)
 _INTS = tff.FederatedType(_INT, tff.CLIENTS)
 _VECTOR = tff.TensorType(np.float32, [None])
@@ -24,14 +21,6 @@ _VECTORS = tff.FederatedType(_VECTOR, tff.CLIENTS)
 def _two():
     with runtime.local(num_threads=1, num_workers=2) as entered:
         yield entered
-
-
-def load(path):
-    """A module of other tests; they are no package."""
-    spec = importlib.util.spec_from_file_location(f"tffcl_tests_{path.stem}_for_remote", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def in_both(tff_context, two, run):
@@ -147,18 +136,3 @@ def test_a_computation_without_clients_and_a_sequence_without_a_place(tff_contex
 
     assert_same(*in_both(tff_context, two, lambda: compute([1, 2, 3])))
     assert_same(*in_both(tff_context, two, _two_values))
-
-
-@pytest.mark.parametrize("algorithm", ["fedseit", "fed_avg", "fed_curv"])
-def test_the_contract_s_history(tff_context, two, algorithm):
-    small = load(_TESTS / "client_works" / "small.py")
-    contract = load(_TESTS / "algorithms" / "test_contract.py")
-    built = contract.Counted(contract.ALGORITHMS[algorithm], small)
-    one, other = in_both(
-        tff_context, two, lambda: contract.flat(contract.play(contract.ThroughTff(built, small)))
-    )
-    flat = [[np.asarray(leaf) for leaf in tf.nest.flatten(each)] for each in (one, other)]
-    assert len(flat[0]) == len(flat[1])
-    for found, expected in zip(*flat):
-        assert found.dtype == expected.dtype
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
