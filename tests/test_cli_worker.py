@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from tffcl.commands import worker as command
@@ -202,25 +203,13 @@ def test_wrong_flags_are_one_line():
 
 
 _RUN = [
-    "run",
-    "fedseit",
-    "--dataset",
-    "sample",
-    "--embeddings",
-    "own",
-    "--num-rounds",
-    "2",
-    "--num-epochs",
-    "2",
-]
+    "run", "fedseit", "--dataset", "sample", "--embeddings", "own", "--num-clients", "2", "--num-tasks", "2",
+    "--num-rounds", "2", "--num-epochs", "2",
+]  # fmt: skip
 
 
 def _history(folder):
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-
-
-def _scores(folder):
-    return [event["accuracy"] for event in _history(folder) if event["event"] == "task_end"]
 
 
 @needs_network
@@ -244,10 +233,8 @@ def test_a_run_over_two_workers_of_which_one_is_killed(tmp_path):
         assert one.end() == 0
     failures = [failure for event in _history(tmp_path / "a") for failure in event.get("worker_failures", [])]
     assert [failure["worker"] for failure in failures] == [other.address]
-    subprocess.run(
-        [*_PROGRAM, *_RUN, "--output-dir", tmp_path / "b"], check=True, capture_output=True, timeout=400
-    )
-    found, expected = _scores(tmp_path / "a"), _scores(tmp_path / "b")
-    assert len(found) == len(expected) > 0
+    scores = [event["accuracy"] for event in _history(tmp_path / "a") if event["event"] == "task_end"]
+    assert [np.shape(one) for one in scores] == [(2, 1), (2, 2)]
+    assert all(0 <= score <= 1 for one in scores for score in np.ravel(one))
     assert is_gone_soon(one.worker_pid)
     assert is_gone_soon(other.worker_pid)
