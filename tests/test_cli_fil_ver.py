@@ -39,10 +39,12 @@ DIGITS = (*RUN, "--dataset", "digits")
         (["--sst-steps", "0"], ["--sst-steps", "0"]),
         (["--client-memory", "-1"], ["--client-memory", "-1"]),
         (["--memory-share", "1.5"], ["--memory-share", "1.5"]),
+        (["--memory-per-task"], ["--memory-per-task is for the methods of section 5.1", "ebr-16x"]),
         (["--test-examples", "0"], ["--test-examples", "0"]),
         (["--dp-clip", "1"], ["--dp-clip needs --dp-noise-multiplier"]),
         (["--dp-noise-multiplier", "1"], ["--dp-noise-multiplier needs --dp-clip"]),
         (["--dp-clip", "0", "--dp-noise-multiplier", "1"], ["--dp-clip must be a number above 0"]),
+        (["--dp-noise-seed", "1"], ["--dp-noise-seed needs --dp-clip and --dp-noise-multiplier"]),
         (
             ["--method", "ver", "--dp-clip", "1", "--dp-noise-multiplier", "1"],
             ["ver sends no embeddings", "ebr"],
@@ -167,11 +169,76 @@ def test_default_data(tmp_path, monkeypatch, capsys):
     assert taken("--domains", "mild")[1] == "emnist-balanced mild"
 
 
+@pytest.fixture(name="emnist")
+def _emnist(tmp_path):
+    """A folder with EMNIST balanced as its authors give it out: official names, and images stored column by column.
+
+    Every class has 6 training and 2 test images of 8 x 6 (rows x columns), which show the number of the class as bits
+    in the top row; the rest is dark.
+    """
+    folder = tmp_path / "data" / "gzip"
+    folder.mkdir(parents=True)
+    for part, count in (("train", 6), ("test", 2)):
+        labels = np.repeat(np.arange(47), count)
+        upright = np.zeros([len(labels), 8, 6])
+        upright[:, 0] = 255 * (labels[:, None] >> np.arange(6) & 1)
+        (folder / f"emnist-balanced-{part}-images-idx3-ubyte.gz").write_bytes(idx(upright.transpose(0, 2, 1)))
+        (folder / f"emnist-balanced-{part}-labels-idx1-ubyte.gz").write_bytes(idx(labels))
+    return folder.parent
+
+
+def test_emnist_is_four_tasks_of_ten_classes_each_upright(emnist):
+    from tffcl import program
+    from tffcl.commands import fil_ver_data
+
+    args = ["--data-dir", str(emnist), "--num-clients", "2", "--examples-per-task", "20"]
+    domains, options = fil_ver_data.load_domains(FilVerOptions.parse(args))
+    assert (options.dataset, options.domains, options.num_tasks) == ("emnist-balanced", "classes", 4)
+    assert (domains.image_size, domains.num_labels) == ((8, 6), 10)
+    stream = fil_ver_data.split(options, domains, fil_ver_data.load_enrollment(options))
+    data = program.DomainClientData(domains, stream)
+    for task in range(4):
+        for client in range(2):
+            one = data.task(client, task)
+            assert np.bincount(one.train["label"]).tolist() == [2] * 10
+            assert np.bincount(one.test["label"]).tolist() == [1] * 10
+            for examples in (one.train, one.test):
+                shown = (examples["x"][:, 0] // 255) @ (1 << np.arange(6))
+                np.testing.assert_array_equal(shown, examples["label"] + 10 * task)
+                assert not examples["x"][:, 1:].any()
+
+
+def test_emnist_from_the_command_line(run, emnist, tmp_path):
+    args = [flag for flag in SHORT if flag not in ("--dataset", "digits")]
+    tiny = ("--num-tasks", "4", "--examples-per-task", "20", "--enrollment", "full", "--num-rounds", "1")
+    code, stdout, stderr = run(*args, *tiny, "--data-dir", emnist, "--method", "vanilla", cwd=tmp_path)
+    assert code == 0, stderr
+    assert "data: emnist-balanced, images of 8 x 6, 10 labels; tasks: emnist-balanced 0-9, " in stderr
+    assert "emnist-balanced 30-39; 1 rounds a task" in stderr
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert (results["dataset"], np.shape(results["accuracy"])) == ("emnist-balanced", (2, 4, 4))
+    assert None not in results["accuracy_by_task"][-1]
+    assert "task 4" in stdout
+    wrong(
+        run(*RUN, "--data-dir", emnist, "--dataset", "emnist-balanced", "--num-tasks", "5"),
+        "--num-tasks 5", "emnist-balanced has 4 domains",
+    )  # fmt: skip
+    (emnist / "gzip" / "emnist-balanced-test-labels-idx1-ubyte.gz").unlink()
+    wrong(
+        run(*RUN, "--data-dir", emnist, "--dataset", "emnist-balanced"),
+        "emnist-balanced-test-labels-idx1-ubyte", "not found together", "nist.gov",
+    )  # fmt: skip
+
+
 def test_options_and_labels():
     options = FilVerOptions.parse(["--hidden", "7, 5"]).complete("digits")
     assert (options.hidden, options.num_clients, options.num_tasks, options.num_rounds) == ((7, 5), 5, 4, 4)
     assert FilVerOptions.parse([]).complete("fashion-mnist").hidden == (1000, 1000)
     assert FilVerOptions.parse([]).complete("mnist+fashion").domains == "classes"
+    assert [
+        FilVerOptions.parse(["--method", method, "--memory-per-task"]).complete("mnist").task_memory
+        for method in ("ebr-1x", "ebr-16x", "naive-end-to-end")
+    ] == [200, 2000, 200]
     study = FilVerOptions.parse(["--method", "ebr-16x"]).complete("mnist")
     assert (study.num_clients, study.num_tasks, study.domains) == (1, 10, "permutations")
     args = ["--method", "ebr", "--pretraining", "federated", "--dp-clip", "1", "--dp-noise-multiplier", "2"]
@@ -272,6 +339,7 @@ def test_every_method_has_its_client_work(method, monkeypatch):
         "ebr-16x": 800,
     }
     assert work._capacity == (0 if method in OFFLINE else memory.get(method, 150))
+    assert work._task_capacity is None
     assert (work.model.memory_encoder is not None) == (method == "noise")
     assert (frozen.accuracy is not None) == (method not in ("naive", "random-encoder"))
 
@@ -302,6 +370,8 @@ def test_replayed_images_are_those_of_past_tasks():
             assert all((x.tobytes(), label) for x, label in replay)
             assert {(x.tobytes(), label) for x, label in replay} <= known
             assert np.bincount(found.train["label"][rows]).tolist() == [past // 10] * 10
+    limited = ReplayedDomainData(domains, stream, 20, 3, task_memory=5)
+    assert [len(limited.task(0, task).train["label"]) for task in range(3)] == [40, 45, 50]
 
 
 SHORT = (
@@ -310,7 +380,7 @@ SHORT = (
     "60", "--client-memory", "30", "--server-memory", "50", "--send-per-round", "20", "--enrollment", "who.csv",
     "--runtime", "in-process", "--output-dir", "run",
 )  # fmt: skip
-PRIVATE = ("--dp-clip", "5", "--dp-noise-multiplier", "4")
+PRIVATE = ("--dp-clip", "5", "--dp-noise-multiplier", "4", "--dp-noise-seed", "3")
 WHO = "*,*,o\nx,*,o\n"  # nobody is left in task 3
 
 
@@ -327,11 +397,13 @@ def test_a_short_run(finished):
     assert code == 0, stderr
     assert "average" in stdout
     assert "pre-training: VEE, central, 60 examples of task 1, 2 epochs: " in stderr
-    assert "privacy: each vector that is sent is (1.99, 1e-05)-differentially private" in stderr
+    assert (
+        "privacy: none: with --dp-noise-seed, which config.json holds, the noise can be taken off" in stderr
+    )
     config = json.loads((folder / "run" / "config.json").read_text())
     assert (config["method"], config["dataset"]) == ("fil-ver+who+dp", "digits rotations")
     assert config["enrollment"] == ["**o", "x*o"]
-    assert config["dp_epsilon"] == pytest.approx(1.99, abs=0.01)
+    assert (config["dp_epsilon"], config["dp_noise_seed"]) == (None, 3)
     results = json.loads((folder / "run" / "results.json").read_text())
     assert 0 < results["pretraining_accuracy"] <= 1
     assert np.shape(results["accuracy_by_task"]) == (3, 3)
@@ -343,6 +415,16 @@ def test_a_short_run(finished):
     }  # fmt: skip
     for name in ("accuracy-by-round.png", "accuracy-by-task.png", "communication.png"):
         assert (folder / "run" / "plots" / name).stat().st_size > 1000
+
+
+def test_epsilon_is_told(capsys):
+    from tffcl.commands import fil_ver
+
+    args = PRIVATE[: PRIVATE.index("--dp-noise-seed")]
+    assert fil_ver._epsilon(FilVerOptions.parse(args)) == pytest.approx(1.99, abs=0.01)
+    assert "each vector that is sent is (1.99, 1e-05)-differentially private" in capsys.readouterr().err
+    assert fil_ver._epsilon(FilVerOptions.parse([])) is None
+    assert not capsys.readouterr().err
 
 
 def stripped(folder):

@@ -116,7 +116,7 @@ def test_a_server_optimizer_and_an_aggregator_leave_a_penaltys_sums_alone(small)
     clients = process.begin_task(server, process.initialize_clients(server, keys), incoming)
     one = OrderedDict(context=small.context(), train=examples, validation=examples)
     reads = process.next.type_signature.parameter[1]
-    new, changes, _ = process.next(server, [project(c, reads) for c in clients], [one, one])
+    new, changes, *_ = process.next(server, [project(c, reads) for c in clients], [one, one])
     moved = np.abs(new["shared"] - server["shared"])[:size]
     assert moved.max() == pytest.approx(0.1, rel=1e-3)
     summed = np.concatenate([sum(c[name] for c in changes) for name in ("curv_fisher", "curv_pull")])

@@ -132,7 +132,7 @@ class ThroughTff:
     def round(self, sizes, seed):
         reads = self.process.next.type_signature.parameter[1]
         states = [project(self.states[client], reads) for client in sizes]
-        self.server, changes, metrics = self.process.next(self.server, states, self.data(sizes, seed))
+        self.server, changes, metrics, _ = self.process.next(self.server, states, self.data(sizes, seed))
         for client, change in zip(sizes, changes):
             self.states[client] = OrderedDict(self.states[client], **change)
         return metrics
@@ -374,8 +374,8 @@ def test_one_client_with_nan_leaves_the_others_as_they_are(built, played):
     spoiled = poisoned(data[1])
     reads = player.process.next.type_signature.parameter[1]
     projected = [project(states[client], reads) for client in sizes]
-    alone, changes, _ = player.process.next(server, projected[:1], data[:1])
-    both, changes_both, metrics = player.process.next(server, projected, [data[0], spoiled])
+    alone, changes, *_ = player.process.next(server, projected[:1], data[:1])
+    both, changes_both, metrics, _ = player.process.next(server, projected, [data[0], spoiled])
     assert [int(m["non_finite"]) for m in metrics] == [0, 1]
     np.testing.assert_array_equal(both["shared"], alone["shared"])
     for name, value in changes[0].items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections import OrderedDict
@@ -16,7 +17,7 @@ import tensorflow_federated as tff
 from tffcl import errors, runtime
 from tffcl.algorithms import build_fil_ver, fil_ver
 from tffcl.client_works import EmbeddingPrivacy, LocalTraining, RehearsalModel, RehearsalWork
-from tffcl.finalizers import ServerSideTraining
+from tffcl.finalizers import ServerSideTraining, server_side_training
 from tffcl.models import MLP, FrozenEncoder, IdentityEncoder
 from tffcl.program import ClientTask, run_program
 from tffcl.streams import Enrollment
@@ -41,14 +42,16 @@ def _plain(_in_process):
 
 
 class Data:
-    """Vectors for C clients in T tasks; none where a client is not enrolled."""
+    """Vectors for C clients in T tasks; none where a client is not enrolled. `odd` stands for client 1 in task 0."""
 
     num_clients, num_tasks = CLIENTS, TASKS
 
-    def __init__(self, enrollment=None):
-        self._enrollment = enrollment or Enrollment.full(CLIENTS, TASKS)
+    def __init__(self, enrollment=None, odd=None):
+        self._enrollment, self._odd = enrollment or Enrollment.full(CLIENTS, TASKS), odd
 
     def task(self, client, task):
+        if self._odd is not None and (client, task) == (1, 0):
+            return self._odd
         here = client in self._enrollment.active(task)
         train, test = (
             rehearsing.examples(count * here, seed=(client, task, count)) for count in (9 + client, 20)
@@ -75,24 +78,23 @@ def _build(variational=True, **options):
 
 def _run(process, enrollment=None, rounds=2, **options):
     """The results, and the server's state after each round."""
-    states = []
+    states, data = [], options.pop("data", None) or Data(enrollment)
 
     def watched(*args):
         result = process.next(*args)
         states.append(result[0])
         return result
 
-    with mock.patch.object(run_program.__globals__["checks"], "check_data"):
-        results = run_program(
-            _with_next(process, watched),
-            Data(enrollment),
-            NoTransfer(),
-            num_rounds=rounds,
-            seed=5,
-            reporters=[],
-            enrollment=enrollment,
-            **options,
-        )
+    results = run_program(
+        _with_next(process, watched),
+        data,
+        NoTransfer(),
+        num_rounds=rounds,
+        seed=5,
+        reporters=[],
+        enrollment=enrollment,
+        **options,
+    )
     return results, states
 
 
@@ -143,6 +145,13 @@ def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
     assert set(memory["task"]) == {0, 1, 2}
     assert all(len(state["finalizer"]["memory"]["label"]) <= SST.memory for state in states)
     assert len(memory["label"]) == SST.memory
+    measured = results.server_metrics
+    rows = [len(state["finalizer"]["memory"]["label"]) for state in states]
+    assert measured["finalizer/rehearsal/rows"] == rows
+    assert all(0 < loss < 5 for loss in measured["finalizer/rehearsal/loss"])
+    assert (
+        measured["finalizer/rehearsal/rejected"] == measured["finalizer/update/rejected"] == [0] * len(states)
+    )
     # What is sent is counted: 2 examples a client and round, for as long as the client is there.
     row = 4 * (memory["vectors"].shape[1] + 3)
     size = 4 * states[0]["shared"].size
@@ -177,25 +186,28 @@ def test_rows_are_of_the_run_s_task_whenever_a_client_came(scenario):
 
 
 def test_a_task_with_nobody_leaves_the_model_as_it_is():
-    table = Enrollment.from_table([["*", "o", "o"], ["x", "x", "*"], ["x", "x", "*"]])
-    _, states = _run(_built(), table)
+    table = Enrollment.from_table(["*oo", "xx*", "xx*"])
+    results, states = _run(_built(), table)
     assert len(states) == 4  # two rounds of the first task and two of the last
-    _, ended = _run(_built(), Enrollment.from_table([["*", "o", "o"], ["*", "o", "o"], ["x", "x", "*"]]))
-    assert len(ended) == 4
+    np.testing.assert_array_equal(results.scores[:, 1], results.scores[:, 0])
+    measured = results.server_metrics["finalizer/rehearsal/rows"]
+    assert measured[2:4] == [None, None]
+    assert measured[4] == measured[1] + 2 * 2  # what client 0 had sent is still there
 
 
 @pytest.mark.parametrize(
-    ("sharing", "variational", "widths"),
+    ("sharing", "variational", "widths", "options"),
     [
-        ("none", True, set()),
-        ("sampled", True, {rehearsing.SIZE}),
-        ("stats", True, {2 * rehearsing.SIZE}),
-        ("embeddings", False, {rehearsing.SIZE}),
+        ("none", True, set(), {}),
+        ("sampled", True, {rehearsing.SIZE}, {}),
+        ("sampled", True, {rehearsing.SIZE}, {"privacy": EmbeddingPrivacy(1.0, 1.0)}),  # the secret stays where it is
+        ("stats", True, {2 * rehearsing.SIZE}, {}),
+        ("embeddings", False, {rehearsing.SIZE}, {}),
     ],
 )
-def test_nothing_but_what_sharing_names_reaches_the_server(sharing, variational, widths):
+def test_nothing_but_what_sharing_names_reaches_the_server(sharing, variational, widths, options):
     """Walks all values placed at the server in a round: the only open rows are those of the sharing."""
-    process = _built(variational, sharing=sharing)
+    process = _built(variational, sharing=sharing, **options)
     size = MLP(rehearsing.SIZE, rehearsing.CLASSES, HIDDEN).weights.size
     rows = set()
     for computation in (process.next, process.end_task, process.begin_task, process.prepare):
@@ -232,20 +244,29 @@ def _tensors(kind):
         yield from _tensors(child)
 
 
-def test_built_anew_it_gives_the_same_and_one_trace_serves_every_task_and_any_number_of_clients(plain):
-    traces = []
-    train = RehearsalWork.train
+def test_built_anew_it_gives_the_same_and_one_trace_serves_every_task_and_any_number_of_clients(
+    plain, monkeypatch
+):
+    traces = collections.Counter()
 
-    def counting(*args):
-        traces.append("train")
-        return train(*args)
+    def counted(where, name):
+        method = getattr(where, name)
 
-    with mock.patch.object(RehearsalWork, "train", counting):
-        process = _build()
+        def counting(*args):
+            traces[name] += 1
+            return method(*args)
+
+        monkeypatch.setattr(where, name, counting)
+
+    names = ("begin_task", "prepare", "train", "end_task", "evaluate")
+    for name in names:
+        counted(RehearsalWork, name)
+    counted(server_side_training, "_trainer")
+    process = _build()
     _, again = _run(process)
     np.testing.assert_array_equal(_weights(again), _weights(plain[1]))
     _run(process, Enrollment.decreasing(CLIENTS, TASKS))
-    assert traces == ["train"]
+    assert traces == dict.fromkeys((*names, "_trainer"), 1)
 
 
 def test_the_frozen_encoder_stays_what_it_was():
@@ -303,6 +324,49 @@ def test_a_killed_run_goes_on_as_if_it_never_was(tmp_path, plain):
     resumed = run_program(process, Data(), NoTransfer(), resume=True, **options)
     for name in ("scores", "bytes_up", "bytes_down"):
         np.testing.assert_array_equal(getattr(resumed, name), getattr(plain[0], name))
+
+
+def _odd(count=5, label=None, classes=rehearsing.CLASSES, **changes):
+    train = rehearsing.examples(count, seed=count)
+    if label is not None:
+        train["label"] = np.full(count, label, np.int32)
+    train.update(changes)
+    return ClientTask(
+        {}, train, {name: values[:0] for name, values in train.items()}, {}, rehearsing.examples(4), classes
+    )
+
+
+@pytest.mark.parametrize(
+    "odd", [_odd(label=2), _odd(count=1), _odd(x=np.full([5, rehearsing.INPUTS], 1e6, "f"))]
+)
+def test_a_client_with_one_class_or_one_example_or_huge_ones_takes_part(odd):
+    results, states = _run(_built(), rounds=1, data=Data(odd=odd))
+    assert np.isfinite(_weights(states)).all()
+    assert not np.isnan(results.scores[1, -1]).any()
+    assert results.server_metrics["finalizer/rehearsal/rejected"] == [0] * TASKS
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (_odd(count=0), "client 1, task 0: no training examples"),
+        (_odd(label=rehearsing.CLASSES), r"client 1, task 0, train: label 4 at row 0; expected 0\.\.3"),
+        (_odd(label=-1), r"client 1, task 0, train: label -1 at row 0; expected 0\.\.3"),
+        (_odd(classes=9), "client 1, task 0: has 9 classes; the process takes 1 to 4"),
+        (_odd(x=np.zeros([5, 6], "f")), r"client 1, task 0, train: x should be float32\[\?,5\], found float32\[5, 6\]"),
+        (_odd(x=np.full([5, 5], np.nan, "f")), "client 1, task 0, train: x holds a value that is not finite, at row 0"),
+    ],
+)  # fmt: skip
+def test_data_that_cannot_be_used_are_named(odd, message):
+    with pytest.raises(errors.InputError, match=message):
+        _run(_built(), data=Data(odd=odd))
+
+
+def test_an_enrollment_of_another_shape():
+    with pytest.raises(
+        errors.InputError, match="is for 3 clients x 2 tasks, but the data has 3 clients x 3 tasks"
+    ):
+        _run(_built(), Enrollment.full(3, 2), data=Data())
 
 
 def test_what_contradicts_itself_is_said():

@@ -61,6 +61,12 @@ def test_the_key_decides_in_a_graph_as_well():
     assert privacy.apply(vectors[:0], KEY).shape == [0, 3]
 
 
+@pytest.mark.parametrize("seed", [-1, 2**31])
+def test_a_seed_that_is_none(seed):
+    with pytest.raises(InputError, match="seed: expected 0 to"):
+        EmbeddingPrivacy(1.0, 1.0, seed)
+
+
 @pytest.mark.parametrize("name", ["clip", "noise_multiplier"])
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_wrong_settings(name, value):

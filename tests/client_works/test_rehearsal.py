@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import LocalTraining, RehearsalModel
+from tffcl.client_works import EmbeddingPrivacy, LocalTraining, RehearsalModel
 from tffcl.models import MLP
 
 WHOLE = LocalTraining(
@@ -93,6 +93,24 @@ def test_memory_is_bounded_and_shared_fairly_by_tasks():
         assert np.ptp(counts) <= rehearsing.CLASSES  # labels take turns, so tasks differ by a turn at most
 
 
+def test_a_task_may_have_a_limit_of_its_own():
+    """A tenth of each task, whatever room there is: the same rows as without the limit, but fewer of them."""
+    limited = rehearsing.Runner(rehearsing.work(client_memory=12, task_memory=4))
+    free = rehearsing.Runner(rehearsing.work(client_memory=12))
+    for task in range(3):
+        for runner in (limited, free):
+            runner.end(_first(runner, 40, seed=task))
+        tasks, counts = np.unique(limited.state["memory_task"], return_counts=True)
+        np.testing.assert_array_equal(tasks, np.arange(task + 1))
+        np.testing.assert_array_equal(counts, [4] * (task + 1))
+        if task == 0:
+            kept, more = (set(runner.state["memory_priority"].numpy()) for runner in (limited, free))
+            assert kept < more
+    runner = rehearsing.Runner(rehearsing.work(client_memory=12, task_memory=0))
+    runner.end(_first(runner))
+    assert len(runner.state["memory_label"]) == 0
+
+
 def test_without_memory_nothing_is_kept():
     runner = rehearsing.Runner(rehearsing.work(client_memory=0))
     train = _first(runner)
@@ -147,6 +165,37 @@ def test_very_few_examples_are_enough(count):
     assert metrics["extra_bytes"] == count * 4 * (rehearsing.SIZE + 3)
     assert np.isfinite(update["weights"]["delta"]).all()
     assert len(runner.train(train)[0]["rehearsal"]["label"]) == 0  # all were sent
+
+
+def _noise(secret, seed=None, state_key=(7, 8)):
+    """What a client sends of nothing but zeros: its noise, whatever the order."""
+    privacy = EmbeddingPrivacy(1.0, 2.0, seed)
+    runner = rehearsing.Runner(rehearsing.work(False, "embeddings", 10, privacy=privacy))
+    runner.state["key"] = tf.constant(state_key)
+    if secret is not None:
+        runner.state["secret"] = tf.constant(secret)
+    train = _first(runner)
+    train["stats"] = tf.zeros_like(train["stats"])
+    noise = runner.train(train)[0]["rehearsal"]["vectors"].numpy()
+    return noise[np.lexsort(noise.T)]
+
+
+def test_noise_for_privacy_follows_from_the_client_s_secret_and_from_nothing_else():
+    noise = _noise([1, 2])
+    assert noise.std() == pytest.approx(2.0, rel=0.4)
+    np.testing.assert_array_equal(_noise([1, 2]), noise)  # a computation that runs again tells nothing new
+    assert not np.isclose(_noise([1, 3]), noise).any()
+    # The run's seed decides in which order examples are sent, and nothing of the noise.
+    np.testing.assert_array_equal(_noise([1, 2], state_key=(7, 9)), noise)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="'secret' is all zeros"):
+        _noise([0, 0])
+
+
+def test_noise_of_a_test_follows_from_seeds():
+    noise = _noise(None, seed=3)
+    np.testing.assert_array_equal(_noise(None, seed=3), noise)
+    assert not np.isclose(_noise(None, seed=4), noise).any()
+    assert not np.isclose(_noise(None, seed=3, state_key=(7, 9)), noise).any()
 
 
 def test_a_client_whose_weights_are_not_finite_sends_nothing_and_keeps_its_state():
@@ -207,6 +256,7 @@ def test_what_does_not_fit_is_said():
             lambda: rehearsing.work(client_memory=-1),
             "client_memory: expected a number that is not negative, found -1",
         ),
+        (lambda: rehearsing.work(task_memory=-1), "task_memory: expected a number that is not negative"),
         (lambda: rehearsing.work(proximal=-0.5), "proximal: expected a number that is not negative"),
     ):
         with pytest.raises(errors.InputError, match=match):

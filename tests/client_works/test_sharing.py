@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 from tffcl import errors
 from tffcl.client_works import EmbeddingPrivacy, Sharing
 
-KEY = tf.constant([3, 4])
+KEY, OTHER = tf.constant([3, 4]), tf.constant([5, 6])
 
 
 def _statistics(count, seed=0):
@@ -22,8 +22,9 @@ def _statistics(count, seed=0):
     return mean, log_scale, label
 
 
-def _sent(sharing, values, label, offered=0, key=KEY, task=2):
-    rows = sharing.sent(tf.constant(values), tf.constant(label), tf.constant(task), tf.constant(offered), key)
+def _sent(sharing, values, label, offered=0, key=KEY, task=2, noise_key=OTHER):
+    numbers = tf.constant(task), tf.constant(offered)
+    rows = sharing.sent(tf.constant(values), tf.constant(label), *numbers, key, noise_key)
     return {name: value.numpy() for name, value in rows.items()}
 
 
@@ -96,6 +97,10 @@ def test_privacy_stands_on_every_vector_and_is_drawn_once():
     first = _sent(_sharing(send=12, privacy=noisy), values, label)
     later = _sent(_sharing(send=4, privacy=noisy), values, label, offered=4)
     np.testing.assert_array_equal(first["vectors"][4:8], later["vectors"])
+    # The noise hangs from its own key alone: whoever knows the other one knows nothing of it.
+    other = _sent(_sharing(send=12, privacy=noisy), values, label, noise_key=tf.constant([5, 7]))
+    assert not np.isclose(first["vectors"], other["vectors"]).any()
+    np.testing.assert_array_equal(first["label"], other["label"])
 
 
 def test_what_does_not_fit_is_said():

@@ -64,7 +64,7 @@ def test_the_aggregate_then_as_many_steps_on_all_that_was_sent(steps):
         losses.append(_loss(weights, first))
         weights -= 0.5 * rehearsing.softmax_gradient(weights, first["vectors"], first["label"])
     np.testing.assert_allclose(output.result, weights, atol=1e-5)
-    np.testing.assert_allclose(output.measurements["rehearsal"]["rehearsal_loss"], np.mean(losses), rtol=1e-4)
+    np.testing.assert_allclose(output.measurements["rehearsal"]["loss"], np.mean(losses), rtol=1e-4)
     # The next round rehearses on what was saved and on what has newly come (section 3.3).
     output = _next(finalizer, output.state, second, shared=output.result)
     both = {name: np.concatenate([first[name], second[name]]) for name in first}
@@ -72,7 +72,7 @@ def test_the_aggregate_then_as_many_steps_on_all_that_was_sent(steps):
     for _ in range(steps):
         weights -= 0.5 * rehearsing.softmax_gradient(weights, both["vectors"], both["label"])
     np.testing.assert_allclose(output.result, weights, atol=1e-5)
-    assert output.measurements["rehearsal"]["remembered"] == 13
+    assert output.measurements["rehearsal"]["rows"] == 13
 
 
 def _loss(weights, rows):
@@ -116,7 +116,7 @@ def test_an_empty_memory_leaves_the_aggregate():
     finalizer = _finalizer()
     output = _next(finalizer, finalizer.initialize(), _rows(0))
     np.testing.assert_array_equal(output.result, SHARED + DELTA)
-    assert output.measurements["rehearsal"]["rehearsal_loss"] == 0
+    assert output.measurements["rehearsal"]["loss"] == 0
 
 
 def test_what_diverges_is_not_taken():
@@ -125,7 +125,7 @@ def test_what_diverges_is_not_taken():
     rows["vectors"][2] = np.nan
     output = _next(finalizer, finalizer.initialize(), rows)
     np.testing.assert_array_equal(output.result, SHARED + DELTA)
-    assert output.measurements["rehearsal"]["diverged"] == 1
+    assert output.measurements["rehearsal"]["rejected"] == 1
 
 
 def test_statistics_are_sampled_at_each_use_and_samples_are_not():

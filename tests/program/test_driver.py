@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import csv
 import io
 import json
@@ -14,7 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import metrics
-from tffcl.program import ProgressBar, Released, events, preparation, scoring
+from tffcl.program import ProgressBar, Released, events, preparation, reporters, scoring, server_metrics
 from tffcl.program.state import client_key
 from tffcl.transfers import PreviousTask
 
@@ -77,6 +78,56 @@ def test_results_follow_from_the_events(finished):
     assert content["accuracy"][0][0][1] is None
     assert content["seconds"]["per_client_epoch"]["wall"] > 0
     json.dumps(content, allow_nan=False)
+
+
+def test_what_the_server_measures_reaches_history_results_and_reporters(tiny, finished):
+    recorder, results = finished
+    rounds = [event for event in recorder.events if event["event"] == "round"]
+    for event in rounds:
+        largest = np.mean([event["extra"][str(client)] for client in range(3)])  # about: a mean of maxima
+        measured = event["server_metrics"]
+        assert set(measured) == {"finalizer/update/largest", "finalizer/update/rejected"}
+        assert 0 < measured["finalizer/update/largest"] <= largest + 1e-6
+    by_round = results.to_json()["server_metrics"]
+    assert by_round == {
+        name: [event["server_metrics"][name] for event in rounds] for name in rounds[0]["server_metrics"]
+    }
+    released = dict(reporters.numbers_of(rounds[-1]))
+    name = "finalizer/update/largest"
+    assert released[f"server_metrics/{name}"] == by_round[name][-1]
+
+
+def test_measurements_of_any_form():
+    Pair = collections.namedtuple("Pair", "left right")
+    measured = {
+        "aggregator": tff.structure.Struct([("clip", np.float32(0.5)), (None, (np.int64(3), ()))]),
+        "finalizer": Pair([np.zeros(2, np.float32)], {}),
+    }
+    found = server_metrics.by_path(measured)
+    assert found == {"aggregator/clip": 0.5, "aggregator/1/0": 3, "finalizer/left/0": [0.0, 0.0]}
+    event = {"event": "round", "task": 0, "round": 0, "server_metrics": found}
+    assert list(reporters.numbers_of(event)) == [
+        ("server_metrics/aggregator/clip", 0.5),
+        ("server_metrics/aggregator/1/0", 3.0),
+    ]
+
+
+def test_what_the_server_rejects_is_told_and_a_round_of_nobody_has_no_measurements():
+    shown = io.StringIO()
+    bar = ProgressBar(shown)
+    events_of = [
+        {"event": "round", "task": 0, "round": place, "server_metrics": measured}
+        for place, measured in enumerate(
+            ({"finalizer/rehearsal/rejected": 1, "aggregator/rejected": 0, "finalizer/rejected_count": 2}, {})
+        )
+    ]
+    bar.start(1, 2, [])
+    for event in events_of:
+        bar.report(event)
+    bar.close()
+    assert shown.getvalue().count("did not take") == 1
+    assert "task 0, round 0: finalizer/rehearsal at the server did not take" in shown.getvalue()
+    assert server_metrics.of_rounds(events_of)["aggregator/rejected"] == [0, None]
 
 
 def test_previous_tasks_are_selected(finished):

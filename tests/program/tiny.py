@@ -106,7 +106,7 @@ class TinyWork(ClientWork):
 
 
 def build_finalizer(kind, update):
-    """The aggregate becomes the shared value."""
+    """The aggregate becomes the shared value; its largest entry is measured."""
 
     @tff.federated_computation
     def initialize():
@@ -114,14 +114,14 @@ def build_finalizer(kind, update):
 
     @tff.tensorflow.computation(update)
     def take(aggregate):
-        return aggregate["base"]
+        base = aggregate["base"]
+        return base, OrderedDict(update=OrderedDict(largest=tf.reduce_max(base), rejected=0))
 
     @tff.federated_computation(placed.at_server(()), placed.at_server(kind), placed.at_server(update))
     def next_fn(state, shared, aggregate):
         del shared
-        return tff.templates.MeasuredProcessOutput(
-            state, tff.federated_map(take, aggregate), tff.federated_value((), tff.SERVER)
-        )
+        taken = tff.federated_map(take, aggregate)
+        return tff.templates.MeasuredProcessOutput(state, taken[0], taken[1])
 
     return FinalizerProcess(initialize, next_fn)
 

@@ -61,7 +61,8 @@ def finalizer(shared=None, aggregate=None):
 
     @tff.federated_computation(at_server(()), at_server(shared), at_server(aggregate))
     def next_fn(state, value, _):
-        return tff.templates.MeasuredProcessOutput(state, value, tff.federated_value((), tff.SERVER))
+        measured = tff.federated_zip(OrderedDict(norm=tff.federated_value(np.float32(3.5), tff.SERVER)))
+        return tff.templates.MeasuredProcessOutput(state, value, measured)
 
     return FinalizerProcess(initialize, next_fn)
 
@@ -103,7 +104,9 @@ def test_types_of_the_docstring(process):
     only_key = at_clients(OrderedDict(key=tff.TensorType(np.int32, [2])))
     check(process.prepare, [server, only_key, incoming, raw], at_clients(examples))
     metrics = at_clients(OrderedDict(round=np.int32))
-    check(process.next, [server, total, data], (server, total, metrics))
+    of_mean = OrderedDict(mean_value=(), mean_weight=())
+    measured = at_server(OrderedDict(aggregator=of_mean, finalizer=OrderedDict(norm=np.float32)))
+    check(process.next, [server, total, data], (server, total, metrics, measured))
     upload = at_clients(OrderedDict(knowledge=floats(2)))
     check(process.end_task, [server, state, data], (state, upload))
     check(process.evaluate, [server, total, raw], at_clients(OrderedDict(count=np.int32)))
@@ -205,6 +208,13 @@ def test_finalizer_of_another_form():
         del value
         return tff.templates.MeasuredProcessOutput(state, aggregate, tff.federated_value((), tff.SERVER))
 
+    @tff.federated_computation(at_server(()), at_server(floats(2)), at_server(floats(2)))
+    def nowhere(state, value, aggregate):
+        del aggregate
+        return tff.templates.MeasuredProcessOutput(state, value, ())
+
+    with pytest.raises(errors.ContractError, match="measurements should be at the server, found <>"):
+        FinalizerProcess(initialize, nowhere)
     with pytest.raises(errors.ContractError, match=r"\(state, shared, aggregate\), found 2 arguments"):
         FinalizerProcess(initialize, two)
     with pytest.raises(
@@ -238,7 +248,9 @@ def test_it_runs(process, tff_context):
     np.testing.assert_array_equal([s["total"] for s in states], [[3, 4], [0, 0]])
     x = OrderedDict(x=np.ones([3, 2], np.float32))
     data = [OrderedDict(context=OrderedDict(), train=x, validation=x)] * 2
-    server, changes, metrics = process.next(server, [OrderedDict(total=s["total"]) for s in states], data)
+    totals = [OrderedDict(total=s["total"]) for s in states]
+    server, changes, metrics, measured = process.next(server, totals, data)
     np.testing.assert_array_equal([c["total"] for c in changes], [[6, 7], [3, 3]])
     assert [m["round"] for m in metrics] == [0, 0]
     assert server["round_num"] == 1
+    assert measured["finalizer"] == {"norm": np.float32(3.5)}

@@ -26,6 +26,7 @@ def build_fil_ver(
     send_per_round: int = 50,
     server_side_training: bool | ServerSideTraining = True,
     client_memory: int = 300,
+    task_memory: int | None = None,
     training: LocalTraining | None = None,
     proximal: float = 0.0,
     privacy: EmbeddingPrivacy | None = None,
@@ -43,6 +44,7 @@ def build_fil_ver(
       send_per_round: examples that a client sends in a round, each once in the whole run.
       server_side_training: S_max, eta_s and the server's memory; True for the defaults, False for no SST.
       client_memory: rows that each client remembers of its past tasks; 0 for no rehearsal at the clients.
+      task_memory: most rows that it remembers of one task, even while there is room for more; None for no limit.
       training: epochs, batches, learning rate; `TRAINING` unless given.
       proximal: mu of FedProx, 0 for FedAvg.
       privacy: clipping and noise on each vector that is sent.
@@ -71,7 +73,13 @@ def build_fil_ver(
         )
     told = Sharing(encoder, sharing, send_per_round, privacy)
     work = RehearsalWork(
-        model, training or TRAINING, told, client_memory=client_memory, proximal=proximal, seed=seed
+        model,
+        training or TRAINING,
+        told,
+        client_memory=client_memory,
+        task_memory=task_memory,
+        proximal=proximal,
+        seed=seed,
     )
     factory = gated(aggregator or tff.aggregators.MeanFactory(no_nan_division=True))
     update = build_server_update(work.shared_type, server_optimizer)

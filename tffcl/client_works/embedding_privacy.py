@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Optional
 
 import tensorflow as tf
 
@@ -18,27 +19,37 @@ class EmbeddingPrivacy:
     every example by itself: `tffcl.metrics.embedding_epsilon` says what it guarantees for one that is sent once,
     and what it does not protect: labels, the number of examples, the model update.
 
-    The noise follows from the client's key, as all randomness here does, so that runs can be repeated. The guarantee
-    therefore holds only against whoever does not know the seed: keep it secret, and take one that cannot be guessed.
-    A key must not serve twice. The noise's norm is about noise_multiplier clip sqrt(d), much more than the vector's
-    own unless noise_multiplier is small.
+    The noise does not follow from the run's seed, which the server knows and config.json holds, but from a secret: 64
+    bits of the operating system in the client's own state, drawn once (`tffcl.program`). So a run that is resumed, or a
+    computation that runs again when a worker gets lost, sends the same noise again and tells nothing more; a run
+    with the same seed has other noise. What is left to trust: checkpoints hold the secret, as they hold the client's
+    memories; the generator (TensorFlow's Philox) is none of cryptography; the low bits of floats may tell of the
+    value that the noise was added to.
+
+    The noise's norm is about noise_multiplier clip sqrt(d), much more than the vector's own unless noise_multiplier is
+    small.
 
     Args:
       clip: largest norm that a vector keeps.
       noise_multiplier: standard deviation of the noise / clip.
+      seed: for tests: the noise then follows from this and the run's seed, and there is no guarantee at all. None for
+        the client's secret.
 
     Raises:
-      InputError: an argument is not finite, or not above 0.
+      InputError: a number is not finite, or not above 0; a seed that is negative.
     """
 
     clip: float
     noise_multiplier: float
+    seed: Optional[int] = None
 
     def __post_init__(self) -> None:
         for name in ("clip", "noise_multiplier"):
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
                 raise InputError(f"{name}: expected a number above 0, found {value!r}")
+        if self.seed is not None and not 0 <= self.seed < 2**31:
+            raise InputError(f"seed: expected 0 to 2**31 - 1, found {self.seed!r}")
 
     def apply(self, vectors: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
         """What may be sent instead of `vectors`.
@@ -47,7 +58,7 @@ class EmbeddingPrivacy:
 
         Args:
           vectors: float32 `[N, d]`.
-          key: int32 `[2]`, used nowhere else.
+          key: int32 `[2]`, used nowhere else: vectors with the same noise are told apart by their difference.
 
         Returns:
           float32 `[N, d]`.

@@ -87,6 +87,7 @@ class RehearsalWork(ClientWork):
       training: epochs, batches, learning rate. An epoch goes over the task's examples and all memories.
       sharing: what is sent for rehearsal at the server.
       client_memory: rows that a client remembers of its past tasks, fairly shared; 0 for none.
+      task_memory: rows of one task that it remembers at most, even while there is room for more; None for no limit.
       proximal: mu of FedProx, in front of ||w - w_server||^2 / 2.
       seed: of the classifier's first weights, where they are drawn.
 
@@ -101,18 +102,24 @@ class RehearsalWork(ClientWork):
         sharing: Sharing,
         *,
         client_memory: int = 0,
+        task_memory: int | None = None,
         proximal: float = 0.0,
         seed: int = 0,
     ):
-        for name, value in (("client_memory", client_memory), ("proximal", proximal)):
-            if value < 0:
+        for name, value in (
+            ("client_memory", client_memory),
+            ("task_memory", task_memory),
+            ("proximal", proximal),
+        ):
+            if value is not None and value < 0:
                 raise errors.InputError(f"{name}: expected a number that is not negative, found {value}")
         if sharing.encoder != model.encoder.encoder:
             raise errors.InputError(
                 f"sharing: is of {sharing.encoder}, the model's is {model.encoder.encoder}"
             )
         self.model, self.training, self.sharing = model, training, sharing
-        self._capacity, self._proximal, self._seed = client_memory, proximal, seed
+        self._capacity, self._task_capacity = client_memory, task_memory
+        self._proximal, self._seed = proximal, seed
         self._encoder, self._classifier = model.encoder.encoder, model.classifier
         self._set_types()
 
@@ -126,6 +133,8 @@ class RehearsalWork(ClientWork):
             offered=tff.TensorType(np.int32),
             **_to_state(rehearsal_memory.rows_type(width)),
         )
+        if self._needs_secret:
+            self.state_type["secret"] = tff.TensorType(np.int32, [2])
         self.train_reads = tuple(self.state_type)
         self.train_writes = ("schedule", "offered")
         self.evaluate_type = OrderedDict(task=self.state_type["task"])
@@ -152,6 +161,7 @@ class RehearsalWork(ClientWork):
             "schedule": self.training.fresh_schedule(),
             "offered": tf.constant(0),
             **_to_state(rehearsal_memory.no_rows(self._encoder.stats_size)),
+            **({"secret": tf.zeros([2], tf.int32)} if self._needs_secret else {}),
         }
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
@@ -170,6 +180,9 @@ class RehearsalWork(ClientWork):
         rows = task_rows(
             train.get("remembered", train["stats"]), train["label"], state["run_task"], self._task_key(state)
         )
+        if self._task_capacity is not None:
+            nothing = rehearsal_memory.no_rows(self._encoder.stats_size)
+            rows = rehearsal_memory.remember(nothing, rows, self._task_capacity)
         kept = rehearsal_memory.remember(_of_state(state), rows, self._capacity)
         return dict(state, **_to_state(kept)), OrderedDict(knowledge=tf.zeros([0]))
 
@@ -233,8 +246,10 @@ class RehearsalWork(ClientWork):
         )
         if self.sharing.kind == "none":
             return dict(kept, offered=state["offered"]), update, weight, reported
-        key = self._task_key(state)
-        rows = self.sharing.sent(train["stats"], train["label"], state["run_task"], state["offered"], key)
+        key, noise_key = self._task_key(state), self._noise_key(state)
+        rows = self.sharing.sent(
+            train["stats"], train["label"], state["run_task"], state["offered"], key, noise_key
+        )
         count = tf.where(weight > 0.0, tf.size(rows["label"]), 0)  # who is left out sends nothing at all
         rows = OrderedDict((name, values[:count]) for name, values in rows.items())
         reported["extra_bytes"] = count * self.sharing.row_bytes
@@ -247,6 +262,24 @@ class RehearsalWork(ClientWork):
 
     def _task_key(self, state: Tensors) -> tf.Tensor:
         return randomness.fold(state["key"], state["task"])
+
+    @property
+    def _needs_secret(self) -> bool:
+        return self.sharing.privacy is not None and self.sharing.privacy.seed is None
+
+    def _noise_key(self, state: Tensors) -> tf.Tensor | None:
+        """What the noise of a task hangs from; without a secret nothing leaves the client."""
+        if self.sharing.privacy is None:
+            return None
+        if self.sharing.privacy.seed is not None:
+            root = randomness.fold(state["key"], self.sharing.privacy.seed)
+        else:
+            root = state["secret"]
+            tf.debugging.Assert(
+                tf.reduce_any(tf.not_equal(root, 0)),
+                ["client state: 'secret' is all zeros; whoever makes the state has to draw it"],
+            )
+        return randomness.fold(randomness.fold(root, state["task"]), randomness.PRIVACY)
 
     def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
         return OrderedDict(task=np.asarray(task, np.int32))

@@ -69,7 +69,13 @@ class Sharing:
         return self.kind == "stats"
 
     def sent(
-        self, stats: tf.Tensor, label: tf.Tensor, task: tf.Tensor, offered: tf.Tensor, key: tf.Tensor
+        self,
+        stats: tf.Tensor,
+        label: tf.Tensor,
+        task: tf.Tensor,
+        offered: tf.Tensor,
+        key: tf.Tensor,
+        noise_key: tf.Tensor | None = None,
     ) -> OrderedDict:
         """The rows that a client sends in a round.
 
@@ -79,22 +85,23 @@ class Sharing:
           task: int32, number of the task.
           offered: int32, how many of the task's examples the client sent in earlier rounds.
           key: int32 `[2]`, of the client and the task.
+          noise_key: int32 `[2]`, of the client and the task and known to the client alone; None without `privacy`.
 
         Returns:
           Of `rehearsal_memory.rows_type(width)`, at most `send_per_round` rows.
         """
-        rows = task_rows(self._vectors(stats, key), label, task, key)
+        rows = task_rows(self._vectors(stats, key, noise_key), label, task, key)
         chosen = rehearsal_memory.turns(rows)[offered : offered + self.send_per_round]
         return OrderedDict((name, tf.gather(values, chosen)) for name, values in rows.items())
 
-    def _vectors(self, stats: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    def _vectors(self, stats: tf.Tensor, key: tf.Tensor, noise_key: tf.Tensor | None) -> tf.Tensor:
         """What would be sent of every example, the same in every round of the task."""
         size = self.encoder.embedding_size
         vectors = stats
         if self.kind == "sampled":
             vectors = draw(stats, randomness.fold(key, randomness.SAMPLES), size, True)
         if self.privacy is not None:
-            vectors = self.privacy.apply(vectors, randomness.fold(key, randomness.PRIVACY))
+            vectors = self.privacy.apply(vectors, noise_key)
         return vectors
 
 

@@ -88,8 +88,11 @@ def config_of(
 
 
 def _epsilon(options: FilVerOptions) -> Optional[float]:
-    """Epsilon at `DELTA` of a vector that is sent, which is said in one line; None without noise."""
+    """Epsilon at `DELTA` of a vector that is sent, which is said in one line; None where nothing is guaranteed."""
     if options.dp_noise_multiplier is None:
+        return None
+    if options.dp_noise_seed is not None:
+        say("privacy: none: with --dp-noise-seed, which config.json holds, the noise can be taken off again")
         return None
     from tffcl import metrics
 
@@ -109,7 +112,9 @@ def client_data(options: FilVerOptions, domains: Domains, stream: streams.TaskSt
     if options.method in OFFLINE:
         return program.OfflineDomainData(domains, stream)
     if options.method == "naive-end-to-end":
-        return ReplayedDomainData(domains, stream, options.remembered, options.split_seed)
+        return ReplayedDomainData(
+            domains, stream, options.remembered, options.split_seed, options.task_memory
+        )
     return program.DomainClientData(domains, stream)
 
 
@@ -131,7 +136,7 @@ def privacy_of(options: FilVerOptions) -> Optional[EmbeddingPrivacy]:
 
     if options.dp_clip is None or options.dp_noise_multiplier is None:
         return None
-    return EmbeddingPrivacy(options.dp_clip, options.dp_noise_multiplier)
+    return EmbeddingPrivacy(options.dp_clip, options.dp_noise_multiplier, options.dp_noise_seed)
 
 
 def build_process(
@@ -158,6 +163,7 @@ def build_process(
         send_per_round=options.send_per_round,
         server_side_training=sst,
         client_memory=options.remembered,
+        task_memory=options.task_memory,
         training=training_of(options),
         proximal=options.proximal,
         privacy=privacy_of(options),

@@ -102,6 +102,11 @@ FLAGS = (
         help="In section 5.1: share of each past task's examples that the memory has room for at the last task.",
     ),
     click.option(
+        "--memory-per-task", is_flag=True, default=None,
+        help="In section 5.1: keep no more than --memory-share of a past task, as the paper does, though there is room "
+        "for more of each before the last task.",
+    ),
+    click.option(
         "--send-per-round", type=WHOLE,
         help="Examples that a client sends for SST in a round, each once in all." + _by_data("50", "40"),
     ),
@@ -115,6 +120,10 @@ FLAGS = (
     click.option(
         "--dp-noise-multiplier", type=float,
         help="Standard deviation of the noise on each vector that is sent, in units of --dp-clip; tells epsilon.",
+    ),
+    click.option(
+        "--dp-noise-seed", type=click.IntRange(0, 2**31 - 1),
+        help="For tests: noise that repeats, and guarantees nothing.  [default: secrets of the operating system]",
     ),
     run_options.CLIENTS_PER_ROUND,
     run_options.evaluate_every("round"),

@@ -63,6 +63,7 @@ class FilVerOptions(RunOptions):
     pretraining_epochs: int
     client_memory: int
     memory_share: float
+    memory_per_task: Optional[bool]
     send_per_round: int
     sst_steps: int
     sst_learning_rate: float
@@ -70,6 +71,7 @@ class FilVerOptions(RunOptions):
     proximal: float
     dp_clip: Optional[float]
     dp_noise_multiplier: Optional[float]
+    dp_noise_seed: Optional[int]
 
     FLAGS: ClassVar = FLAGS
     POSITIVE: ClassVar = ("learning_rate", "sst_learning_rate", "dp_clip", "dp_noise_multiplier")
@@ -83,6 +85,8 @@ class FilVerOptions(RunOptions):
         super().__post_init__()
         if study:
             self._check_study()
+        elif self.memory_per_task:
+            raise InputError(f"--memory-per-task is for the methods of section 5.1: {', '.join(STUDY)}")
         self._check_privacy()
         if self.dataset is not None:
             self._check_domains(self.dataset)
@@ -100,6 +104,8 @@ class FilVerOptions(RunOptions):
         if len(missing) == 1:
             (other,) = set(given) - set(missing)
             raise InputError(f"{other} needs {missing[0]} beside it")
+        if missing and self.dp_noise_seed is not None:
+            raise InputError("--dp-noise-seed needs --dp-clip and --dp-noise-multiplier beside it")
         if not missing and self.sharing == "none":
             raise InputError(
                 f"--dp-clip: --method {self.method} sends no embeddings that could be clipped; those that do are "
@@ -151,8 +157,17 @@ class FilVerOptions(RunOptions):
             return 0
         if self.method not in STUDY:
             return self.client_memory
+        return self._share_of_task * (self.num_tasks - 1)
+
+    @property
+    def task_memory(self) -> Optional[int]:
+        """Rows that a client remembers of one task at most, or None; the options must be filled in."""
+        return self._share_of_task if self.memory_per_task else None
+
+    @property
+    def _share_of_task(self) -> int:
         share = min(1.0, self.memory_share * (16 if self.method == "ebr-16x" else 1))
-        return round(share * self.examples_per_task) * (self.num_tasks - 1)
+        return round(share * self.examples_per_task)
 
     @property
     def label(self) -> str:

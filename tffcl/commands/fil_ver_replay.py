@@ -6,6 +6,7 @@ Its memory holds as many examples as that of embedding rehearsal, and shares the
 from __future__ import annotations
 
 import dataclasses
+from typing import Optional
 
 import numpy as np
 
@@ -24,12 +25,14 @@ class ReplayedDomainData(StreamData):
       stream: which rows belong to which client and task.
       memory: most images that a client keeps of its past tasks.
       seed: of the choice of these.
+      task_memory: most of one task, even while there is room for more; None for no such limit.
     """
 
     domains: Domains
     stream: TaskStream
     memory: int
     seed: int
+    task_memory: Optional[int] = None
     _divided: DomainClientData = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -42,7 +45,8 @@ class ReplayedDomainData(StreamData):
             return own
         past = [self._divided.task(client, one).train for one in range(task)]
         kept = [self._order(client, one, examples["label"]) for one, examples in enumerate(past)]
-        kept = [order[: self.memory // task] for order in kept]
+        most = self.memory // task
+        kept = [order[: most if self.task_memory is None else min(most, self.task_memory)] for order in kept]
         parts = [own.train, *({name: values[rows] for name, values in examples.items()}
                               for examples, rows in zip(past, kept))]  # fmt: skip
         train = {name: np.concatenate([part[name] for part in parts]) for name in own.train}

@@ -73,8 +73,9 @@ def build_server_side_training(
     It takes aggregates `<weights=..., rehearsal=...>`: `inner`'s aggregate, and rows of
     `rehearsal_memory.rows_type(sharing.width)` from all clients, which enter the memory first. Its state is that of
     `inner`, the memory, and a count of rounds, on which with `seed` all that it draws depends. An empty memory, or
-    weights that would no longer be finite, leave what `inner` made. Measurements: those of `inner`,
-    `rehearsal_loss` (mean cross-entropy over the steps in nats), `remembered` (rows) and `diverged`.
+    weights that would no longer be finite, leave what `inner` made. Measurements: `update`, those of `inner`; and
+    `rehearsal`: `loss` (mean cross-entropy over the steps in nats; 0 without rows), `rows` in the memory, and
+    `rejected`, 1 where the weights would no longer have been finite.
 
     Args:
       inner: a finalizer of the classifier's weights, such as `build_server_update` gives.
@@ -179,9 +180,9 @@ def _trainer(
         trained = weights.read_value()
         finite = tf.reduce_all(tf.math.is_finite(trained))
         measured = OrderedDict(
-            rehearsal_loss=total / options.steps,
-            remembered=count,
-            diverged=1 - tf.cast(finite, tf.int32),
+            loss=total / options.steps,
+            rows=count,
+            rejected=1 - tf.cast(finite, tf.int32),
         )
         return tf.where(finite, trained, shared), measured
 

@@ -20,7 +20,7 @@ def embedding_epsilon(noise_multiplier: float, delta: float, times: int = 1) -> 
 
     Not protected: labels, which are sent as they are; how many examples there are; the model update, which is
     trained on the same examples and needs an aggregator with noise of its own; an encoder that was pre-trained on
-    them. The guarantee holds against whoever does not know the seed, from which all noise follows.
+    them. The guarantee holds against whoever does not know the clients' secrets, from which the noise follows.
 
     Args:
       noise_multiplier: standard deviation of the noise / clip.

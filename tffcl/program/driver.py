@@ -10,7 +10,7 @@ import numpy as np
 
 from tffcl import runtime
 from tffcl.errors import InputError
-from tffcl.program import checks, clocks, communication, events, run_directory
+from tffcl.program import checks, clocks, communication, events, run_directory, server_metrics
 from tffcl.program import state as state_lib
 from tffcl.program.client_data import ClientData, ClientTask
 from tffcl.program.history import Event
@@ -193,20 +193,21 @@ class _Run:
         participants = state_lib.sample_clients(self.settings, active, state.task, state.round)
         sent_down = communication.round_down(state, participants, active, self.data.newcomers(state.task))
         before = clocks.now()
-        reported = self._train(participants) if participants else []
+        reported, measured = self._train(participants) if participants else ([], {})
         training = clocks.now() - before
         scores = self._evaluate() if self.settings.evaluate_every == "round" else None
         sent_up = communication.round_up(state, participants, reported, self.data.summaries(state.task))
         event = events.round_event(state.task, state.round, participants, reported, scores)
+        event[server_metrics.NAME] = server_metrics.by_path(measured)
         events.add_bytes(event, "up", sent_up)
         events.add_bytes(event, "down", sent_down)
         state.round += 1
         self._record(event, training)
 
-    def _train(self, participants: Sequence[int]) -> Sequence[Mapping[str, Any]]:
-        """A round of the process; returns what it reports for each participant."""
+    def _train(self, participants: Sequence[int]) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
+        """A round of the process; returns what it reports for each participant, and what the server measured."""
         state = self.state
-        server, changes, reported = self.process.next(
+        server, changes, reported, measured = self.process.next(
             state.server,
             state.store.project(participants, self.process.next.type_signature.parameter[1]),
             self._training_data(participants),
@@ -214,7 +215,7 @@ class _Run:
         state.fresh = not np.array_equal(state.server["shared"], server["shared"])
         state.server = server
         state.store.merge(participants, changes)
-        return reported
+        return reported, measured
 
     def _training_data(self, clients: Sequence[int]) -> list[Mapping[str, Any]]:
         return [one.training_data() for one in self._training_of(clients)]

@@ -16,6 +16,7 @@ import tensorflow_federated as tff
 import tqdm
 
 from tffcl.errors import RunError
+from tffcl.program import server_metrics
 from tffcl.program.history import Event
 
 
@@ -62,6 +63,12 @@ class ProgressBar:
             self._bar.write(
                 f"task {event['task']}, round {event['round']}: non-finite update of client(s) "
                 f"{', '.join(map(str, event['left_out']))} left out",
+                file=self._file or sys.stderr,
+            )
+
+        for part in server_metrics.rejected(event):
+            self._bar.write(
+                f"task {event['task']}, round {event['round']}: {part} at the server did not take what was not finite",
                 file=self._file or sys.stderr,
             )
 
@@ -137,10 +144,15 @@ def mean_score(event: Event) -> Optional[float]:
 
 
 def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
-    """The numbers in an event by name: `loss/client_0`, `accuracy/client_0/task_1`, `seconds`."""
+    """The numbers in an event by name: `loss/client_0`, `accuracy/client_0/task_1`, `seconds`.
+
+    Of what the server measured only the scalars.
+    """
     for name, value in event.items():
         if name in ("event", "task", "round", "participants", "left_out", "selection", "attention"):
             continue
+        if name == server_metrics.NAME:
+            value = {path: one for path, one in value.items() if not isinstance(one, list)}
         if isinstance(value, list):
             value = {str(client): row for client, row in enumerate(value)}
         if not isinstance(value, Mapping):

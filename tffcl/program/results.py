@@ -9,6 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 from tffcl import metrics
+from tffcl.program import server_metrics
 from tffcl.program.files import plain
 from tffcl.program.history import Event
 
@@ -26,6 +27,8 @@ class Results:
       bytes_down: likewise received; what it receives when a task begins counts with the task's first round.
       bytes_up_dense: as `bytes_up`, every message dense.
       bytes_down_dense: as `bytes_down`, every message dense.
+      server_metrics: what the aggregator and the finalizer measured, by path, a value per round; None for a round in
+        which nobody took part.
       seconds: `total`, and `per_client_epoch` (`wall` and `cpu`, workers included); the only part that
         differs between two runs with the same seed.
       config: the settings of the run.
@@ -37,6 +40,7 @@ class Results:
     bytes_down: list[list[int]]
     bytes_up_dense: list[list[int]]
     bytes_down_dense: list[list[int]]
+    server_metrics: dict[str, list[Any]]
     seconds: dict[str, Any]
     config: dict[str, Any]
     other_scores: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -86,6 +90,7 @@ class Results:
                 "backward_transfer": self.backward_transfer,
                 **self._others(),
                 **{name: getattr(self, name) for name in sent},
+                server_metrics.NAME: self.server_metrics,
                 "seconds": self.seconds,
                 "config": self.config,
             }
@@ -111,6 +116,7 @@ def results_of(events: Sequence[Event], scores_are: str, config: Mapping[str, An
     return Results(
         scores=scores,
         scores_are=scores_are,
+        server_metrics=server_metrics.of_rounds(events),
         seconds=_seconds(events),
         config=dict(config),
         other_scores=tensors,

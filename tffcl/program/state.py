@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tffcl.program.client_store import ClientStore
+from tffcl.program.client_store import ClientStore, merge
 from tffcl.program.settings import Settings
 from tffcl.templates import ContinualProcess
 from tffcl.transfers import KnowledgeBase
@@ -47,16 +48,23 @@ class RunState:
 
 
 def first_state(process: ContinualProcess, num_clients: int, settings: Settings) -> RunState:
-    """The state before the first task, every client with a key of its own."""
+    """The state before the first task; every client has a key, and a secret where its state has an entry for one."""
     server = process.initialize()
     keys = [client_key(settings.seed, client) for client in range(num_clients)]
     parts = (
         process.initialize_clients(server, keys[start : start + _INITIALIZED_AT_ONCE])
         for start in range(0, num_clients, _INITIALIZED_AT_ONCE)
     )
-    return RunState(
-        server, ClientStore(itertools.chain.from_iterable(parts)), KnowledgeBase(process.knowledge_size)
+    states = (
+        merge(state, {"secret": draw_secret()} if "secret" in state else {})
+        for state in itertools.chain.from_iterable(parts)
     )
+    return RunState(server, ClientStore(states), KnowledgeBase(process.knowledge_size))
+
+
+def draw_secret() -> np.ndarray:
+    """int32 [2]: 64 random bits of the operating system, which follow from no seed."""
+    return np.frombuffer(secrets.token_bytes(8), np.int32).copy()
 
 
 def client_key(seed: int, client: int) -> np.ndarray:

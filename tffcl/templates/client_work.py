@@ -24,7 +24,8 @@ class ClientWork(abc.ABC):
     Types (all `OrderedDict`s of `tff.TensorType`, in the order in which the tensors travel):
       state_type: everything that a client keeps between calls. An entry `run_task`, int32, is set by the program
         before `begin_task` to the number of the run's task, which is not the number of tasks that the client has had
-        where clients come and go.
+        where clients come and go. An entry `secret`, int32 [2], is set by the program to random bits of the operating
+        system when the state is first made: for noise that nobody else may know.
       train_reads / train_writes: names of the state that one round reads and changes.
       prepare_reads: names of the state that `prepare` reads.
       evaluate_type: the state of one task at one client, all that `evaluate` reads (see `task_view`).

@@ -223,7 +223,8 @@ class _Composer:
                     round_num=tff.federated_map(one_more, server_state.round_num),
                 )
             )
-            return new_state, trained[0], trained[3]
+            measured = OrderedDict(aggregator=aggregated.measurements, finalizer=finalized.measurements)
+            return new_state, trained[0], trained[3], tff.federated_zip(measured)
 
         return next_round
 

@@ -21,13 +21,15 @@ class ContinualProcess:
     """An immutable bundle of computations, type-checked against each other when it is built.
 
     With S the server's state, C a client's state, D raw and P prepared examples, I what the knowledge base sends
-    at the start of a task (`rows` at the server; `keys` and `count` at the clients), U uploads, M metrics:
+    at the start of a task (`rows` at the server; `keys` and `count` at the clients), U uploads, M metrics,
+    N what the parts at the server measured (`<aggregator=..., finalizer=...>`):
 
       initialize:          ( -> S@SERVER)
       initialize_clients:  (<S@SERVER, {int32[2]}@CLIENTS> -> {C}@CLIENTS)
       begin_task:          (<S@SERVER, {C}@CLIENTS, I> -> {C}@CLIENTS)
       prepare:             (<S@SERVER, {C*}@CLIENTS, I, {D}@CLIENTS> -> {P}@CLIENTS)
-      next:                (<S@SERVER, {C*}@CLIENTS, {data of P}@CLIENTS> -> <S@SERVER, {C*}@CLIENTS, {M}@CLIENTS>)
+      next:                (<S@SERVER, {C*}@CLIENTS, {data of P}@CLIENTS>
+                            -> <S@SERVER, {C*}@CLIENTS, {M}@CLIENTS, N@SERVER>)
       end_task:            (<S@SERVER, {C}@CLIENTS, {data of P}@CLIENTS> -> <{C}@CLIENTS, {U}@CLIENTS>)
       evaluate:            (<S@SERVER, {V}@CLIENTS, {P}@CLIENTS> -> {M}@CLIENTS)
 
@@ -71,6 +73,8 @@ class ContinualProcess:
         result = self.next.type_signature.result
         _expect("next", "result[0]", server.is_assignable_from(result[0]), server, result[0])
         _expect_projection("next", "result[1]", client, result[1])
+        _expect("next", "result", len(result) == 4, "<state, clients, metrics, the server's metrics>", result)
+        _expect("next", "result[3]", _is_placed(result[3], tff.SERVER), "N@SERVER", result[3])
         _expect_projection("end_task", "result[0]", client, self.end_task.type_signature.result[0])
 
     @property

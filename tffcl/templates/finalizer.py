@@ -11,7 +11,8 @@ class FinalizerProcess(tff.templates.MeasuredProcess):
     """A measured process `(<F@SERVER, W@SERVER, A@SERVER> -> <F@SERVER, W@SERVER, M@SERVER>)`.
 
     F is the finalizer's own state, W the shared value that the server broadcasts, A the aggregate of the clients'
-    updates. A server optimizer and server-side training are both of this kind.
+    updates. A server optimizer and server-side training are both of this kind. M is recorded for each round; an entry
+    of it named `rejected` counts what was not taken because it was not finite, and a count above 0 is told to the user.
     """
 
     def __init__(self, initialize_fn: tff.Computation, next_fn: tff.Computation):
@@ -26,3 +27,6 @@ class FinalizerProcess(tff.templates.MeasuredProcess):
             raise errors.ContractError(
                 f"finalizer: next should return {shared} as it took it, found {result}"
             )
+        measured = next_fn.type_signature.result.measurements
+        if not (isinstance(measured, tff.FederatedType) and measured.placement is tff.SERVER):
+            raise errors.ContractError(f"finalizer: measurements should be at the server, found {measured}")

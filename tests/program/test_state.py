@@ -1,0 +1,35 @@
+"""The state in which a run starts."""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict
+
+import numpy as np
+
+from tffcl.program import state as lib
+from tffcl.program.settings import Settings
+
+
+def _process(**entries):
+    return types.SimpleNamespace(
+        initialize=dict,
+        initialize_clients=lambda server, keys: [OrderedDict(key=key, **entries) for key in keys],
+        knowledge_size=0,
+    )
+
+
+def test_secrets_are_the_operating_system_s_and_keys_the_seed_s():
+    process, settings = _process(secret=np.zeros(2, np.int32)), Settings(1, seed=7)
+    first, second = (lib.first_state(process, 3, settings).store for _ in range(2))
+    secrets = [tuple(store[client]["secret"]) for store in (first, second) for client in range(3)]
+    assert len(set(secrets)) == 6
+    assert all(store[0]["secret"].dtype == np.int32 for store in (first, second))
+    for client in range(3):
+        np.testing.assert_array_equal(first[client]["key"], second[client]["key"])
+        np.testing.assert_array_equal(first[client]["key"], lib.client_key(7, client))
+
+
+def test_who_needs_no_secret_has_none():
+    store = lib.first_state(_process(), 2, Settings(1, seed=7)).store
+    assert list(store[1]) == ["key"]
