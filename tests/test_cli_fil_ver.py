@@ -309,7 +309,18 @@ def test_every_method_has_its_client_work(method, monkeypatch):
         return fil_ver_models.models.FrozenEncoder(encoder, encoder.initial([1, 2]).numpy()), first
 
     monkeypatch.setattr(fil_ver_models, "_pretrained", untrained)
-    small = ["--hidden", "3", "--filters", "2", "--embedding-size", "2", "--num-tasks", "3"]
+    small = [
+        "--hidden",
+        "3",
+        "--filters",
+        "2",
+        "--embedding-size",
+        "2",
+        "--num-tasks",
+        "3",
+        "--proximal",
+        "0.25",
+    ]
     options = FilVerOptions.parse(["--method", method, "--dataset", "digits", *small])
     domains, options = fil_ver_data.load_domains(options)
     stream = fil_ver_data.split(options, domains, fil_ver_data.load_enrollment(options))
@@ -317,6 +328,7 @@ def test_every_method_has_its_client_work(method, monkeypatch):
     command.build_process(options, domains, frozen)
     data = command.client_data(options, domains, stream)
     ((work, parts),) = works
+    assert work._proximal == 0.25
     assert data.num_clients == (1 if method in (*OFFLINE, *STUDY) else 5)
     assert data.num_tasks == (1 if method in OFFLINE else 3)
     if method.endswith("end-to-end"):

@@ -18,8 +18,8 @@ from tffcl import errors, runtime
 from tffcl.algorithms import build_fil_ver, fil_ver
 from tffcl.client_works import EmbeddingPrivacy, LocalTraining, RehearsalModel, RehearsalWork
 from tffcl.finalizers import ServerSideTraining, server_side_training
-from tffcl.models import MLP, FrozenEncoder, IdentityEncoder
-from tffcl.program import ClientTask, run_program
+from tffcl.models import MLP, EmbeddingClassifier, FrozenEncoder, IdentityEncoder, TextEncoder
+from tffcl.program import ClientTask, pretrain, run_program
 from tffcl.streams import Enrollment
 from tffcl.transfers import NoTransfer
 
@@ -367,6 +367,34 @@ def test_an_enrollment_of_another_shape():
         errors.InputError, match="is for 3 clients x 2 tasks, but the data has 3 clients x 3 tasks"
     ):
         _run(_built(), Enrollment.full(3, 2), data=Data())
+
+
+class Texts:
+    """Documents of five words, of which one label's point one way and the other's the other; padding stands behind."""
+
+    num_clients, num_tasks = 2, 2
+
+    def task(self, client, task):
+        rng = np.random.default_rng((client, task))
+        label = np.arange(12, dtype=np.int32) % 2
+        vectors = rng.normal(size=(10, 4)).astype("f")
+        vectors[:2], vectors[2:6, 0], vectors[6:, 0] = 0, 3, -3
+        tokens = rng.integers(2, 6, [12, 7]).astype(np.int32) + 4 * label[:, None]
+        tokens[:, 5:] = 0
+        context, examples = {"vectors": vectors}, {"tokens": tokens, "label": label}
+        none = {name: values[:0] for name, values in examples.items()}
+        return ClientTask(context, examples, none, context, examples, 2)
+
+
+def test_texts_from_federated_pre_training_to_rehearsal():
+    network = EmbeddingClassifier(TextEncoder(4, True, 3, (6,)), MLP(3, 2, (5,)), 1e-4)
+    training = LocalTraining(10, 4, 0.02, patience=0)
+    frozen, first = pretrain(network, Texts(), training=training, num_rounds=2, seed=1, reporters=[])
+    model = RehearsalModel(frozen, network.mlp, first)
+    process = build_fil_ver(model, server_side_training=SST, training=LocalTraining(2, 4, 0.01, patience=0))
+    results = run_program(process, Texts(), NoTransfer(), num_rounds=1, seed=5, reporters=[])
+    assert results.final_score > 0.9
+    assert results.server_metrics["finalizer/rehearsal/rows"] == [16, 16]
 
 
 def test_what_contradicts_itself_is_said():

@@ -167,35 +167,42 @@ def test_very_few_examples_are_enough(count):
     assert len(runner.train(train)[0]["rehearsal"]["label"]) == 0  # all were sent
 
 
-def _noise(secret, seed=None, state_key=(7, 8)):
+class Noise:
     """What a client sends of nothing but zeros: its noise, whatever the order."""
-    privacy = EmbeddingPrivacy(1.0, 2.0, seed)
-    runner = rehearsing.Runner(rehearsing.work(False, "embeddings", 10, privacy=privacy))
-    runner.state["key"] = tf.constant(state_key)
-    if secret is not None:
-        runner.state["secret"] = tf.constant(secret)
-    train = _first(runner)
-    train["stats"] = tf.zeros_like(train["stats"])
-    noise = runner.train(train)[0]["rehearsal"]["vectors"].numpy()
-    return noise[np.lexsort(noise.T)]
+
+    def __init__(self, seed=None):
+        privacy = EmbeddingPrivacy(1.0, 2.0, seed)
+        self._runner = rehearsing.Runner(rehearsing.work(False, "embeddings", 10, privacy=privacy))
+        self._train = _first(self._runner)
+        self._train["stats"] = tf.zeros_like(self._train["stats"])
+        self._state = dict(self._runner.state)
+
+    def of(self, **entries):
+        self._runner.state = {**self._state, **{name: tf.constant(value) for name, value in entries.items()}}
+        noise = self._runner.train(self._train)[0]["rehearsal"]["vectors"].numpy()
+        return noise[np.lexsort(noise.T)]
 
 
 def test_noise_for_privacy_follows_from_the_client_s_secret_and_from_nothing_else():
-    noise = _noise([1, 2])
+    sent = Noise()
+    noise = sent.of(secret=[1, 2])
+    assert noise.shape == (10, rehearsing.SIZE)
     assert noise.std() == pytest.approx(2.0, rel=0.4)
-    np.testing.assert_array_equal(_noise([1, 2]), noise)  # a computation that runs again tells nothing new
-    assert not np.isclose(_noise([1, 3]), noise).any()
+    np.testing.assert_array_equal(sent.of(secret=[1, 2]), noise)  # what runs again tells nothing new
+    assert not np.isclose(sent.of(secret=[1, 3]), noise).any()
+    assert not np.isclose(sent.of(secret=[1, 2], task=1), noise).any()
     # The run's seed decides in which order examples are sent, and nothing of the noise.
-    np.testing.assert_array_equal(_noise([1, 2], state_key=(7, 9)), noise)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="'secret' is all zeros"):
-        _noise([0, 0])
+    np.testing.assert_array_equal(sent.of(secret=[1, 2], key=[7, 9]), noise)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the secret is all zeros"):
+        sent.of(secret=[0, 0])
 
 
 def test_noise_of_a_test_follows_from_seeds():
-    noise = _noise(None, seed=3)
-    np.testing.assert_array_equal(_noise(None, seed=3), noise)
-    assert not np.isclose(_noise(None, seed=4), noise).any()
-    assert not np.isclose(_noise(None, seed=3, state_key=(7, 9)), noise).any()
+    sent = Noise(seed=3)
+    noise = sent.of()
+    np.testing.assert_array_equal(sent.of(), noise)
+    assert not np.isclose(sent.of(key=[7, 9]), noise).any()
+    assert not np.isclose(Noise(seed=4).of(), noise).any()
 
 
 def test_a_client_whose_weights_are_not_finite_sends_nothing_and_keeps_its_state():

@@ -277,7 +277,7 @@ class RehearsalWork(ClientWork):
             root = state["secret"]
             tf.debugging.Assert(
                 tf.reduce_any(tf.not_equal(root, 0)),
-                ["client state: 'secret' is all zeros; whoever makes the state has to draw it"],
+                ["client state: the secret is all zeros; whoever makes the state has to draw it"],
             )
         return randomness.fold(randomness.fold(root, state["task"]), randomness.PRIVACY)
 

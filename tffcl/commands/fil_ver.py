@@ -149,7 +149,9 @@ def build_process(
 
     if frozen is None:
         network = fil_ver_models.build_network(options, domains)
-        return algorithms.build_fed_avg(network, training=training_of(options), seed=options.seed)
+        return algorithms.build_fed_avg(
+            network, training=training_of(options), proximal=options.proximal, seed=options.seed
+        )
     sst: Any = False
     if options.sharing != "none":
         sst = finalizers.ServerSideTraining(

@@ -41,7 +41,8 @@ def _by_data(paper: str, digits: str) -> str:
 
 METHOD = click.option(
         "--method", type=click.Choice(METHODS), default="fil-ver", show_default=True,
-        help="fil-ver is VER-Sampled with server-side training (SST), ver has no SST, vanilla no rehearsal at all; "
+        help="fil-ver is VER-Sampled with server-side training (SST); ver-stats sends mu and sigma, ebr embeddings of "
+        "a deterministic encoder; ver and ebr-no-sst have no SST, vanilla has no rehearsal at all; "
         f"offline ones have all data in one place; {', '.join(STUDY)} are those of section 5.1, with one client.",
 )  # fmt: skip
 FLAGS = (

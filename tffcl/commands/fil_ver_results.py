@@ -89,10 +89,7 @@ def by_task_table(runs: Mapping[str, Mapping[str, Any]], *, markdown: bool = Fal
     for name, results in runs.items():
         by_task = [*results["accuracy_by_task"][-1], *[None] * most][:most]
         memory = results["memory"]
-        held = [
-            tables.format_bytes(memory[place]) if memory[place] else tables.NO_DATA
-            for place in ("client", "server")
-        ]
+        held = [_bytes(memory[place]) for place in ("client", "server")]
         percents = [*by_task, results["average_accuracy_by_task"], results["forgetting"]]
         sent = tables.format_bytes(run_files.total(results["bytes_up"]))
         rows.append([name, *map(_percent, percents), sent, *held])
