@@ -200,7 +200,12 @@ def test_a_task_with_nobody_leaves_the_model_as_it_is():
     [
         ("none", True, set(), {}),
         ("sampled", True, {rehearsing.SIZE}, {}),
-        ("sampled", True, {rehearsing.SIZE}, {"privacy": EmbeddingPrivacy(1.0, 1.0)}),  # the secret stays where it is
+        (
+            "sampled",
+            True,
+            {rehearsing.SIZE},
+            {"privacy": EmbeddingPrivacy(1.0, 1.0)},
+        ),  # the secret stays where it is
         ("stats", True, {2 * rehearsing.SIZE}, {}),
         ("embeddings", False, {rehearsing.SIZE}, {}),
     ],
