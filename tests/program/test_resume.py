@@ -266,21 +266,16 @@ runtime.quiet_logs()
 spec = importlib.util.spec_from_file_location("tiny", sys.argv[1])
 tiny = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tiny)
-process, table = tiny.build_process(), sys.argv[3:]
 with runtime.local():
-    if table:
-        tiny.run_enrolled(process, table, sys.argv[2], clients_per_round=2, resume=True)
-    else:
-        tiny.run(process, sys.argv[2], clients_per_round=2, resume=True)
+    tiny.run_enrolled(tiny.build_process(), sys.argv[3:], sys.argv[2], clients_per_round=2, resume=True)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", [(), ("**o", "x**", "***")])
-def test_killed_at_odd_moments(tiny, process, straight, tmp_path, table):
-    if table:
-        straight = tmp_path / "straight"
-        tiny.run_enrolled(process, table, straight, clients_per_round=2)
+def test_killed_at_odd_moments(tiny, process, tmp_path):
+    """With clients that come and go; without them it is the same driver (tests/program/test_enrollment.py)."""
+    table, straight = ("**o", "x**", "***"), tmp_path / "straight"
+    tiny.run_enrolled(process, table, straight, clients_per_round=2)
     path = pathlib.Path(__file__).with_name("tiny.py")
     with open(tmp_path / "output", "wb") as output:
 
