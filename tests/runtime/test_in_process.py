@@ -371,27 +371,18 @@ def test_it_works_under_a_graph_and_leaves_tensorflow_s_state_alone(in_process):
     assert tf.executing_eagerly()
 
 
-# -- in processes of their own ---------------------------------------------------------------------------------
+# -- in a process of its own -----------------------------------------------------------------------------------
 
-
-def run_script(script, timeout=200):
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=timeout, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-@pytest.mark.slow
-def test_each_device_can_be_chosen():
-    script = """
+_SCRIPT = """
+import os, pathlib, signal, threading
 from tffcl import runtime
 runtime.quiet_logs()
 import numpy as np, tensorflow as tf, tensorflow_federated as tff
+from tffcl.runtime import values
+
 cpus = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 3)
 ran_on = []
-from tffcl.runtime import values
 plain = values.device_of
 values.device_of = lambda value: ran_on.append(plain(value)) or ran_on[-1]
 
@@ -410,32 +401,9 @@ for device in (None, "/CPU:0", "CPU:1", "/device:CPU:2"):
     with runtime.in_process(device):
         each, all = compute([[1.0, 2.0], [3.0]])
         assert each == [3.0, 3.0] and all == 6.0, (each, all)
-        print(ran_on[-1][-5:])
-"""
-    assert run_script(script) == ["CPU:0", "CPU:0", "CPU:1", "CPU:2"]
+        print(ran_on[-1][-5:], end=" ")
+print()
 
-
-@pytest.mark.slow
-def test_a_script_that_sets_the_context_has_no_child_and_ends_quietly():
-    script = """
-from tffcl import runtime
-runtime.quiet_logs()
-runtime.set_in_process()
-import os, pathlib
-import tensorflow as tf, tensorflow_federated as tff
-print(tff.tensorflow.computation(lambda: tf.constant(5))())
-print(*pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(), "none")
-"""
-    assert run_script(script) == ["5", "none"]
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_a_client_that_would_run_for_ever():
-    script = """
-import os, signal, threading
-from tffcl import runtime
-runtime.quiet_logs()
-import numpy as np, tensorflow as tf, tensorflow_federated as tff
 signal.signal(signal.SIGINT, signal.default_int_handler)
 @tff.tensorflow.computation(np.int32)
 def endless(x):
@@ -449,5 +417,30 @@ with runtime.in_process():
         compute([5, 5, 5])
     except KeyboardInterrupt:
         print("interrupted", *compute([0]))
+
+runtime.set_in_process()
+print(tff.tensorflow.computation(lambda: tf.constant(5))())
+print(*pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(), "none")
 """
-    assert run_script(script) == ["interrupted", "0"]
+
+
+@pytest.fixture(name="script", scope="module")
+def _script():
+    """How a process of its own ended that chose devices, was interrupted, and set the context: one import for all."""
+    return subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=200)
+
+
+@pytest.mark.slow
+def test_each_device_can_be_chosen(script):
+    assert script.stdout.split("\n")[0].split() == ["CPU:0", "CPU:0", "CPU:1", "CPU:2"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_client_that_would_run_for_ever(script):
+    assert script.stdout.split("\n")[1] == "interrupted 0"
+
+
+@pytest.mark.slow
+def test_a_script_that_sets_the_context_has_no_child_and_ends_quietly(script):
+    assert script.stdout.split("\n")[2:] == ["5", "none", ""]
+    assert (script.returncode, script.stderr) == (0, "")
