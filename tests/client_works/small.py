@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 
 import numpy as np
@@ -50,7 +51,7 @@ def adaptives(work, count, seed=0):
 
 
 class Runner:
-    """One client work called directly, without TFF; the compiled round is made once."""
+    """One client work called directly, without TFF; the compiled round is made once, when a test trains."""
 
     def __init__(self, work=None, **options):
         aligned, places = options.pop("aligned", False), options.pop("places", PLACES)
@@ -59,7 +60,10 @@ class Runner:
             network(aligned, places, dropout), local, Decomposition(**options), seed=3
         )
         self.shared = self.work.initialize_shared().numpy()
-        self._train = compiled(self.work)
+
+    @functools.cached_property
+    def _train(self):
+        return compiled(self.work)
 
     def start(self, key=(1, 2)):
         plan = self.work.initialize_plan()

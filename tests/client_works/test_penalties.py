@@ -24,6 +24,12 @@ def runner_of(small, penalty=None, epochs=1, **options):
     return small.Runner(work)
 
 
+@pytest.fixture(name="plain", scope="module")
+def _plain(small):
+    """Without a penalty: what tests compare with, and leave as it is."""
+    return runner_of(small)
+
+
 def gradients(work, kernels, state, data):
     """Of every single training example, float64 `[N, size]`."""
     rows = []
@@ -123,9 +129,8 @@ def test_two_steps_with_fedprox_by_hand(small, past):
     np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)  # the task's loss alone is reported
 
 
-def test_lambda_changes_the_result_and_zero_is_fed_avg(small, past):
+def test_lambda_changes_the_result_and_zero_is_fed_avg(small, past, plain):
     _, state, _ = past
-    plain = runner_of(small)
     kept = {name: state[name] for name in plain.work.state_type}
     data = plain.data(5, seed=9)
     _, expected, _, _ = plain.train(kept, data)
@@ -187,10 +192,9 @@ def test_the_server_holds_the_latest_of_every_client(federation):
         np.testing.assert_allclose(states[client]["curv_pull"], importance * old, rtol=1e-3, atol=1e-6)
 
 
-def test_a_step_is_pulled_by_the_others_and_not_by_oneself(small, federation):
+def test_a_step_is_pulled_by_the_others_and_not_by_oneself(plain, federation):
     runner, states, latest = federation
     size = runner.work.network.kernels.size
-    plain = runner_of(small)
     for client, state in states.items():
         data = runner.data(5, seed=50 + client)
         theta = runner.shared[:size]
@@ -216,13 +220,13 @@ def test_a_client_with_nothing_or_nan_keeps_what_it_sent(small, federation):
             np.testing.assert_array_equal(after[name], value)
 
 
-def test_information_that_is_not_finite_counts_as_non_finite(small, federation):
+def test_information_that_is_not_finite_counts_as_non_finite(plain, federation):
     """A head of 1e20: what was trained is finite, the squares of its gradients are not."""
     runner, states, _ = federation
     head = runner.work.network.local.slice_of("head_kernel")
     local = states[0]["local"].copy()
     local[head] *= np.float32(1e20)
-    plain, data = runner_of(small), runner.data(6, seed=1)
+    data = runner.data(6, seed=1)
     kept = {name: states[0][name] for name in plain.work.state_type}
     assert plain.train({**kept, "local": local}, data)[3]["non_finite"] == 0
     _, update, weight, metrics = runner.train({**states[0], "local": local}, data)
@@ -243,9 +247,9 @@ def test_a_client_alone_is_pulled_by_nobody(small):
     np.testing.assert_allclose(curved.shared[size : 2 * size], state["curv_fisher"], rtol=1e-5, atol=1e-7)
 
 
-def test_past_tasks_and_what_is_kept_are_evaluated_as_without(small, federation):
+def test_past_tasks_and_what_is_kept_are_evaluated_as_without(plain, federation):
     runner, states, _ = federation
-    plain, data = runner_of(small), runner.data()
+    data = runner.data()
     size = runner.work.network.kernels.size
     state, _ = runner.end(states[0], data)
     found = runner.evaluate(state, 0, data)
@@ -294,8 +298,8 @@ class _Leash(Penalty):
         return {"rounds": state["rounds"] + 1.0}, tf.zeros([0, tf.size(kernels)])
 
 
-def test_several_penalties_add_up(small):
-    plain, both = runner_of(small), runner_of(small, [FedCurv(1.0), _Leash()])
+def test_several_penalties_add_up(small, plain):
+    both = runner_of(small, [FedCurv(1.0), _Leash()])
     state, size = both.begin(both.start()), plain.shared.size
     importance, data = np.float32(0.5), both.data(5)
     shared = np.concatenate([plain.shared, np.full(size, importance), np.zeros(size, "f")])
