@@ -5,7 +5,14 @@ import importlib
 import pytest
 
 ROOMS = {
-    "aggregators": ["ConcatenationFactory", "SparseMeanFactory", "by_name", "gated", "split_at"],
+    "aggregators": [
+        "ClientPrivacy",
+        "ConcatenationFactory",
+        "SparseMeanFactory",
+        "by_name",
+        "gated",
+        "split_at",
+    ],
     "algorithms": [
         "build_confedmade",
         "build_decomposed",
@@ -83,12 +90,14 @@ ROOMS = {
         "VectorLayout",
     ],
     "metrics": [
+        "ClientEpsilon",
         "LinkResult",
         "accuracy_by_task",
         "average_accuracy",
         "average_nll",
         "backward_transfer",
         "base_task_nll",
+        "client_epsilon",
         "dense_bytes",
         "embedding_epsilon",
         "forgetting",
@@ -158,6 +167,7 @@ ROOMS = {
         "plot_communication",
         "plot_nll_by_task",
         "plot_samples",
+        "privacy_lines",
         "results_table",
         "write_plots",
     ],

@@ -90,16 +90,6 @@ def test_other_sums_may_be_used():
     np.testing.assert_allclose(result, [0.6, 0.8], rtol=1e-6)
 
 
-def test_secure_sums_fit():
-    # TFF's native context cannot run them, so only the types are checked.
-    factory = aggregators.SparseMeanFactory(
-        value_sum_factory=tff.aggregators.SecureSumFactory(np.float32(2.0), np.float32(-2.0)),
-        count_sum_factory=tff.aggregators.SecureSumFactory(np.int32(1), np.int32(0)),
-    )
-    result = factory.create(update_type(3)).next.type_signature.result
-    assert result.result.member == tff.TensorType(np.float32, [3])
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

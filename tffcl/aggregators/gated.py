@@ -17,9 +17,9 @@ def gated(inner_factory: AggregationFactory) -> AggregationFactory:
     over the senders as in `SparseMeanFactory`. This is the form for differential privacy, robust clipping
     and the like, whose guarantees rest on one vector per client. A weighted factory stays weighted.
 
-    Noise for differential privacy must not be repeatable, and TFF draws it without a seed; workers that are
-    held to repeatable operations refuse that, so start the run with TF_DETERMINISTIC_OPS=0 in the
-    environment.
+    Noise for differential privacy must not be repeatable, and TFF draws it without a seed. A worker of this library
+    refuses that unless it is told otherwise: `tffcl.runtime.local(repeatable=False)`, or TF_DETERMINISTIC_OPS=0 in
+    the environment of a worker elsewhere. See `ClientPrivacy` for such an aggregator.
 
     Args:
       inner_factory: a mean, a `DifferentiallyPrivateFactory`, `tff.learning.robust_aggregator()`, ...

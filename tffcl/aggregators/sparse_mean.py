@@ -28,9 +28,8 @@ class SparseMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Args:
       value_sum_factory: sums float32 `[n]` values.
-      count_sum_factory: sums int32 `[n]` counts, each 0 or 1 at a client. Both sums may be secure, where the
-        context can run that (TFF's native one cannot). For differential privacy see `gated` instead: noise on
-        a count spoils the division.
+      count_sum_factory: sums int32 `[n]` counts, each 0 or 1 at a client. For differential privacy see
+        `ClientPrivacy` instead: exact counts tell who sent what, and noise on a count spoils the division.
     """
 
     def __init__(
@@ -40,6 +39,19 @@ class SparseMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     ):
         self._value_sum_factory = value_sum_factory or tff.aggregators.SumFactory()
         self._count_sum_factory = count_sum_factory or tff.aggregators.SumFactory()
+
+    @classmethod
+    def secure(cls, bound: float) -> SparseMeanFactory:
+        """With secure sums: the server learns the sum of each entry and how many sent it, no client's own.
+
+        A runtime without a protocol for that simulates it and says so, as those of this library do. An entry that only
+        one client sent is still seen: its sum is that client's value.
+
+        Args:
+          bound: clients clip each entry to [-bound, bound], and send it in 2^32 steps.
+        """
+        values = tff.aggregators.SecureSumFactory(float(bound), -float(bound))
+        return cls(values, tff.aggregators.SecureSumFactory(1, 0))
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
         """Builds the process.

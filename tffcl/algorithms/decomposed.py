@@ -31,8 +31,9 @@ def build_decomposed(
       network: what the clients train; its `num_foreign` places are what a transfer may fill.
       training: epochs, batches, learning rate.
       decomposition: lambda_1, lambda_2 and the other choices of the method.
-      aggregator: None for the mean of each entry over the clients that sent it, or any `tff.aggregators` factory
-        for a float32 vector (mean, DP, secure, robust).
+      aggregator: None for the mean of each entry over the clients that sent it, a `SparseMeanFactory` with other sums
+        (`SparseMeanFactory.secure`), or any `tff.aggregators` factory for a float32 vector (DP, secure, robust), which
+        takes an entry that was not sent for a change of zero.
       server_optimizer: None to take the aggregate as the new base, or a `tff.learning.optimizers.Optimizer`.
       seed: of everything random at the server.
 
@@ -40,7 +41,8 @@ def build_decomposed(
       A `ContinualProcess`.
     """
     work = DecomposedWork(network, training or LocalTraining(), decomposition or Decomposition(), seed)
-    factory = SparseMeanFactory() if aggregator is None else gated(aggregator)
+    sparse = isinstance(aggregator, SparseMeanFactory)
+    factory = SparseMeanFactory() if aggregator is None else aggregator if sparse else gated(aggregator)
     return compose_continual_process(work, factory, build_server_update(work.shared_type, server_optimizer))
 
 

@@ -9,7 +9,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from tffcl import transfers
-from tffcl.commands import vector_data
+from tffcl.commands import base_privacy, vector_data
 from tffcl.commands.confedmade_flags import DECOMPOSED
 from tffcl.commands.confedmade_options import ConFedMADEOptions
 from tffcl.commands.running import choose_directory, learn, open_runtime, show
@@ -113,6 +113,7 @@ def build_process(options: ConFedMADEOptions, width: int, transfer: transfers.Tr
 
     config = made_config(options, width)
     common: dict[str, Any] = {"training": training_of(options), "seed": options.seed}
+    common.update(base_privacy.aggregator_of(options))
     if options.method in DECOMPOSED:
         common["decomposition"] = decomposition_of(options)
         common["num_foreign"] = transfer.num_foreign(options.num_clients)

@@ -162,6 +162,7 @@ FLAGS = (
     click.option(
         "--proximal", type=float, help="mu of FedProx, in the methods that have it." + _NOTHING_GIVEN.format("0.01")
     ),
+    run_options.DP_BASE,
     run_options.CLIENTS_PER_ROUND,
     run_options.evaluate_every("task"),
     run_options.seed("Of everything that is drawn in training."),

@@ -60,6 +60,7 @@ class ConFedMADEOptions(RunOptions):
     FLAGS: ClassVar = FLAGS
     POSITIVE: ClassVar = ("learning_rate",)
     NOT_NEGATIVE: ClassVar = ("sparsity", "retention", "penalty", "proximal")
+    ALONE: ClassVar = (*SINGLE, "offline")
 
     def __post_init__(self) -> None:
         if self.assign:
@@ -104,6 +105,7 @@ class ConFedMADEOptions(RunOptions):
             "+ca": self.connectivity_agnostic,
             "+distinct": self.distinct_masks and self.method != "fedweit-made",
             f"+sampled{self.top_k}": self.selection == "sampled" and self.method in DECOMPOSED,
+            "+basedp": self.base_is_noised,
         }
         return self.method + "".join(sign for sign, holds in signs.items() if holds)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tffcl import datasets, transfers
-from tffcl.commands import text_data
+from tffcl.commands import base_privacy, text_data
 from tffcl.commands.fedseit_options import FedSeITOptions
 from tffcl.commands.running import choose_directory, learn, open_runtime, show
 
@@ -71,12 +71,20 @@ def build_process(
         learning_rate=options.learning_rate,
         patience=options.patience,
     )
+    shared = base_privacy.aggregator_of(options)
     if options.method == "fedavg":
-        return algorithms.build_fed_avg(models.TextCNN(config), training=training, seed=options.seed)
+        return algorithms.build_fed_avg(
+            models.TextCNN(config), training=training, seed=options.seed, **shared
+        )
     decomposition = client_works.Decomposition(
         sparsity=options.sparsity, retention=options.retention, share_dense=options.share_dense
     )
-    common: dict[str, Any] = {"training": training, "decomposition": decomposition, "seed": options.seed}
+    common: dict[str, Any] = {
+        "training": training,
+        "decomposition": decomposition,
+        "seed": options.seed,
+        **shared,
+    }
     if options.method == "local":
         return algorithms.build_local(config, **common)
     build = algorithms.build_fedseit if options.method == "fedseit" else algorithms.build_fedweit

@@ -75,6 +75,7 @@ _FLAGS = (
         help="What stands in the place of the selected adaptives, to measure what they are worth.",
     ),
     click.option("--share-dense", is_flag=True, help="DLS: share the projections and the head too."),
+    run_options.DP_BASE,
     run_options.CLIENTS_PER_ROUND,
     run_options.evaluate_every("round"),
     run_options.seed("Of the order of tasks and of everything that is drawn in training."),
@@ -113,6 +114,7 @@ class FedSeITOptions(RunOptions):
     FLAGS: ClassVar = _FLAGS
     POSITIVE: ClassVar = ("learning_rate",)
     NOT_NEGATIVE: ClassVar = ("sparsity", "retention")
+    ALONE: ClassVar = ("local",)
     PLACES: ClassVar = (*RunOptions.PLACES, "embeddings")
 
     def config(self) -> dict[str, Any]:
@@ -142,6 +144,7 @@ class FedSeITOptions(RunOptions):
             parts += [f"sit{self.top_k}"] if self.selection == "sit" else []
             parts += ["dls"] if self.share_dense else []
             parts += [self.foreign] if self.foreign != "selected" else []
+        parts += ["basedp"] if self.base_is_noised else []
         return "+".join(parts)
 
 

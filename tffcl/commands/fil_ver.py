@@ -9,7 +9,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any, Optional
 
 from tffcl import streams
-from tffcl.commands import fil_ver_data, running
+from tffcl.commands import base_privacy, fil_ver_data, running
 from tffcl.commands.entry import say
 from tffcl.commands.fil_ver_flags import OFFLINE
 from tffcl.commands.fil_ver_options import FilVerOptions
@@ -170,4 +170,5 @@ def build_process(
         proximal=options.proximal,
         privacy=privacy_of(options),
         seed=options.seed,
+        **base_privacy.aggregator_of(options),
     )

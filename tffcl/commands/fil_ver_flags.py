@@ -126,6 +126,7 @@ FLAGS = (
         "--dp-noise-seed", type=click.IntRange(0, 2**31 - 1),
         help="For tests: noise that repeats, and guarantees nothing.  [default: secrets of the operating system]",
     ),
+    run_options.DP_BASE,
     run_options.CLIENTS_PER_ROUND,
     run_options.evaluate_every("round"),
     run_options.seed("Of everything that is drawn in training."),

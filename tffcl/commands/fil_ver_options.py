@@ -76,6 +76,7 @@ class FilVerOptions(RunOptions):
     FLAGS: ClassVar = FLAGS
     POSITIVE: ClassVar = ("learning_rate", "sst_learning_rate", "dp_clip", "dp_noise_multiplier")
     NOT_NEGATIVE: ClassVar = ("beta", "proximal")
+    ALONE: ClassVar = (*OFFLINE, *STUDY)
 
     def __post_init__(self) -> None:
         study = self.method in STUDY
@@ -182,6 +183,7 @@ class FilVerOptions(RunOptions):
             "+federated": self.pretraining == "federated" and self.pretrains,
             "+prox": self.proximal > 0,
             "+dp": self.dp_clip is not None,
+            "+basedp": self.base_is_noised,
         }
         return self.method + "".join(sign for sign, holds in signs.items() if holds)
 

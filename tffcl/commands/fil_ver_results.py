@@ -69,6 +69,8 @@ def show(folder: pathlib.Path) -> None:
     """Prints the results of a run directory as tables on stdout, and draws its plots."""
     results = reports.load_results(folder)
     click.echo(reports.results_table([results]))
+    for line in reports.privacy_lines(results):
+        click.echo(line)
     click.echo()
     click.echo(by_task_table({str(results["method"]): results}))
     plots = reports.write_plots(folder)

@@ -45,6 +45,34 @@ _CALL_TIMEOUT = click.option(
 )  # fmt: skip
 
 
+_DP_BASE = (
+    click.option(
+        "--dp-base-clip", type=float, metavar="NORM",
+        help="Differential privacy of whole clients: the norm to which each client's update of the base is clipped.",
+    ),
+    click.option(
+        "--dp-base-noise", type=float, metavar="MULTIPLIER",
+        help="Standard deviation of the noise on the sum of the updates, in units of --dp-base-clip; tells epsilon.",
+    ),
+    click.option(
+        "--dp-base-quantile", type=float, metavar="SHARE",
+        help="The clip follows this quantile of the updates' norms, and starts at --dp-base-clip.  [default: fixed]",
+    ),
+    click.option(
+        "--dp-base-delta", type=float, metavar="DELTA", help="At which epsilon is told.  [default: 1e-05]"
+    ),
+)  # fmt: skip
+# Of these flags config.json says nothing where they are not given.
+OPTIONAL = ("dp_base_clip", "dp_base_noise", "dp_base_quantile", "dp_base_delta")
+
+
+def DP_BASE(command: Any) -> Any:
+    """The flags of noise on the updates of the base."""
+    for flag in reversed(_DP_BASE):
+        command = flag(command)
+    return command
+
+
 def RUNTIME(command: Any) -> Any:
     """The flag `--runtime`, and what goes with it."""
     return _RUNTIME(_WORKERS(_CALL_TIMEOUT(command)))
@@ -81,10 +109,15 @@ class RunOptions:
     runtime: str
     workers: Optional[str]
     call_timeout: Optional[float]
+    dp_base_clip: Optional[float]
+    dp_base_noise: Optional[float]
+    dp_base_quantile: Optional[float]
+    dp_base_delta: Optional[float]
 
     FLAGS: ClassVar[Sequence[Flag]] = ()
     POSITIVE: ClassVar[Sequence[str]] = ()  # numbers above 0, and 0 or more, unless None
     NOT_NEGATIVE: ClassVar[Sequence[str]] = ()
+    ALONE: ClassVar[Sequence[str]] = ()  # methods in which no updates of several clients come together
     PLACES: ClassVar[Sequence[str]] = (
         "dataset", "data_dir", "output_dir", "resume", "runtime", "workers", "call_timeout",
     )  # fmt: skip
@@ -103,11 +136,37 @@ class RunOptions:
             raise InputError("--call-timeout is for --runtime remote")
         if self.resume and self.output_dir is None:
             raise InputError("--resume needs the directory of the run to go on with: --output-dir DIR")
+        self._check_dp_base()
         most, wanted = self.num_clients, self.clients_per_round
         if most is not None and wanted is not None and wanted > most:
             raise InputError(
                 f"--clients-per-round {self.clients_per_round} is more than --num-clients {self.num_clients}"
             )
+
+    def _check_dp_base(self) -> None:
+        given = {name: getattr(self, name) for name in OPTIONAL if getattr(self, name) is not None}
+        if not given:
+            return
+        for name in ("dp_base_clip", "dp_base_noise"):
+            value, flag = given.get(name), "--" + name.replace("_", "-")
+            if value is None:
+                other = "--" + next(iter(given)).replace("_", "-")
+                raise InputError(f"{other} needs {flag} beside it")
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{flag} must be a number above 0; got {value}")
+        for name in ("dp_base_quantile", "dp_base_delta"):
+            if not 0 < given.get(name, 0.5) < 1:
+                flag = "--" + name.replace("_", "-")
+                raise InputError(f"{flag} must be a number between 0 and 1; got {given[name]}")
+        if self.method in self.ALONE:
+            raise InputError(
+                f"--dp-base-clip: --method {self.method} has no updates of several clients that could be summed"
+            )
+
+    @property
+    def base_is_noised(self) -> bool:
+        """Whether the updates of the base are clipped and noised."""
+        return self.dp_base_noise is not None
 
     @classmethod
     def flags(cls, command: Any) -> Any:
@@ -130,6 +189,9 @@ class RunOptions:
         """What config.json records: everything but where things lie."""
         settings = dataclasses.asdict(self)
         return {
-            **{name: value for name, value in settings.items() if name not in self.PLACES},
+            **{name: value for name, value in settings.items() if self._recorded(name, value)},
             "method": self.label,
         }
+
+    def _recorded(self, name: str, value: Any) -> bool:
+        return name not in self.PLACES and not (name in OPTIONAL and value is None)

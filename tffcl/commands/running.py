@@ -13,6 +13,7 @@ import click
 import numpy as np
 
 from tffcl import reports
+from tffcl.commands import base_privacy
 from tffcl.commands.entry import say
 from tffcl.commands.run_options import RunOptions
 from tffcl.errors import run_exists
@@ -44,12 +45,13 @@ def open_runtime(options: RunOptions) -> contextlib.AbstractContextManager:
     """The TFF runtime of --runtime, to be entered."""
     from tffcl import runtime
 
+    base_privacy.check_environment(options)
     if options.runtime == "in-process":
         return runtime.in_process()
     if options.workers is not None:
         addresses = [address.strip() for address in options.workers.split(",")]
         return runtime.remote(addresses, call_timeout=options.call_timeout)
-    return runtime.local()
+    return runtime.local(repeatable=not options.base_is_noised)
 
 
 def learn(
@@ -78,6 +80,7 @@ def learn(
         output_dir=folder,
         resume=options.resume,
         config=config,
+        privacy=base_privacy.privacy_of(options),
         **more,
     )
 
@@ -94,6 +97,8 @@ def show(folder: pathlib.Path) -> None:
     """Prints the results of a run directory as tables on stdout, and draws its plots."""
     results = reports.load_results(folder)
     click.echo(reports.results_table([results]))
+    for line in reports.privacy_lines(results):
+        click.echo(line)
     click.echo()
     click.echo(reports.accuracy_matrix_table(results))
     if results.get("nll"):

@@ -3,6 +3,7 @@
 Scores are plain numpy on accuracy[client][after task][task].
 """
 
+from tffcl.metrics.client_privacy import ClientEpsilon, client_epsilon
 from tffcl.metrics.communication import dense_bytes, sparse_bytes
 from tffcl.metrics.densities import average_nll, base_task_nll, new_task_nll
 from tffcl.metrics.leak import LinkResult, link_by_distance, link_by_likelihood
@@ -20,12 +21,14 @@ from tffcl.metrics.privacy import embedding_epsilon
 from tffcl.metrics.reconstruction import reconstruction_r2
 
 __all__ = [
+    "ClientEpsilon",
     "LinkResult",
     "accuracy_by_task",
     "average_accuracy",
     "average_nll",
     "backward_transfer",
     "base_task_nll",
+    "client_epsilon",
     "dense_bytes",
     "embedding_epsilon",
     "forgetting",

@@ -9,8 +9,10 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from tffcl import runtime
+from tffcl.aggregators import ClientPrivacy
 from tffcl.errors import InputError
 from tffcl.program import checks, clocks, communication, events, run_directory, server_metrics
+from tffcl.program import privacy as privacy_lib
 from tffcl.program import state as state_lib
 from tffcl.program.client_data import ClientData, ClientTask
 from tffcl.program.history import Event
@@ -45,6 +47,7 @@ def run_program(
     summarise: Optional[Summarise] = None,
     config: Optional[Mapping[str, Any]] = None,
     enrollment: Optional[Enrollment] = None,
+    privacy: Optional[ClientPrivacy] = None,
 ) -> Results:
     """Lets every client learn its tasks one after another, in the TFF context that is installed.
 
@@ -74,6 +77,7 @@ def run_program(
         same.
       enrollment: which clients are active in which tasks, recorded in the configuration as its table; the data of the
         others must be empty there. None for all in all.
+      privacy: what the process's aggregator was built with, for its account in the results (`privacy`).
 
     Returns:
       The results, as they stand in results.json.
@@ -99,6 +103,8 @@ def run_program(
         run = _Run(process, tasks, transfer, settings, directory, told)
         history = run.to_the_end()
         results = results_of(history, scores_are(process), full_config)
+        if privacy is not None:
+            results = privacy_lib.with_account(results, privacy, history, tasks.enrollment, process, transfer)
         directory.finish(results.to_json())
     return results
 

@@ -21,7 +21,6 @@ class Results:
     Attributes:
       scores: float64 `[C, T, T]`: score of client c on task i after it learned task t; NaN for no data.
       scores_are: "accuracy", or "nll" where the examples have no labels.
-      other_scores: `[C, T, T]` of a density scored in other ways, by name (`tffcl.program.scoring`).
       bytes_up: for each client the sparse-coded bytes that it sent, a number per round; what it sends when a
         task ends counts with the task's last round.
       bytes_down: likewise received; what it receives when a task begins counts with the task's first round.
@@ -32,6 +31,8 @@ class Results:
       seconds: `total`, and `per_client_epoch` (`wall` and `cpu`, workers included); the only part that
         differs between two runs with the same seed.
       config: the settings of the run.
+      other_scores: `[C, T, T]` of a density scored in other ways, by name (`tffcl.program.scoring`).
+      privacy: what noise guarantees, by what it is on; empty without any.
     """
 
     scores: np.ndarray
@@ -44,6 +45,7 @@ class Results:
     seconds: dict[str, Any]
     config: dict[str, Any]
     other_scores: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    privacy: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def final_score(self) -> float:
@@ -92,6 +94,7 @@ class Results:
                 **{name: getattr(self, name) for name in sent},
                 server_metrics.NAME: self.server_metrics,
                 "seconds": self.seconds,
+                **({"privacy": self.privacy} if self.privacy else {}),
                 "config": self.config,
             }
         )
@@ -120,6 +123,7 @@ def results_of(events: Sequence[Event], scores_are: str, config: Mapping[str, An
         seconds=_seconds(events),
         config=dict(config),
         other_scores=tensors,
+        privacy={},
         **{
             name: _bytes(events, name, num_clients, config["num_rounds"])
             for name in ("bytes_up", "bytes_down", "bytes_up_dense", "bytes_down_dense")

@@ -8,6 +8,7 @@ from tffcl.reports.comparisons import compare_plots
 from tffcl.reports.curves import plot_accuracy_per_round, plot_communication
 from tffcl.reports.heat_maps import plot_accuracy_matrix
 from tffcl.reports.leak_tables import leak_table
+from tffcl.reports.privacy_lines import privacy_lines
 from tffcl.reports.run_files import load_history, load_results
 from tffcl.reports.run_plots import write_plots
 from tffcl.reports.sample_grids import load_samples, plot_samples
@@ -29,6 +30,7 @@ __all__ = [
     "plot_communication",
     "plot_nll_by_task",
     "plot_samples",
+    "privacy_lines",
     "results_table",
     "write_plots",
 ]

@@ -43,6 +43,7 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
         "forgotten nats": [_number(run.get("forgetting") if _is_density(run) else None) for run in results],
         "(known)": [_number(run.get("forgetting_nll_task_known")) for run in results],
         "(newest)": [_number(run.get("forgetting_nll_newest")) for run in results],
+        "epsilon": [_epsilon(run) for run in results],
         "sent up": [_bytes(run.get("bytes_up")) for run in results],
         "sent down": [_bytes(run.get("bytes_down")) for run in results],
         "seconds": [_seconds(run.get("seconds")) for run in results],
@@ -151,6 +152,11 @@ def _number(value: Any) -> str:
 
 def _nll(run: Mapping[str, Any], name: str) -> str:
     return _number(run.get("average_nll_of_tasks", run.get(name)))
+
+
+def _epsilon(run: Mapping[str, Any]) -> str:
+    updates = (run.get("privacy") or {}).get("base_updates")
+    return NO_DATA if updates is None else f"{updates['epsilon']:.3g}"
 
 
 def _percent(value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Callable, Optional, overload
 import grpc
 import tensorflow_federated as tff
 
-from tffcl.runtime import executor, stubs
+from tffcl.runtime import compiling, executor, stubs
 from tffcl.runtime import worker as worker_lib
 from tffcl.runtime.runtime import Runtime
 
@@ -26,7 +26,7 @@ def create_context(channel: grpc.Channel, describe: Callable[[], str]) -> tff.fr
     """
     return tff.framework.SyncExecutionContext(
         executor_fn=executor.WorkerExecutorFactory(stubs.WorkerStub(channel, describe)),
-        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+        compiler_fn=compiling.to_native,
         transform_args=tff.tensorflow.transform_args,
         transform_result=tff.tensorflow.transform_result,
     )
@@ -35,13 +35,14 @@ def create_context(channel: grpc.Channel, describe: Callable[[], str]) -> tff.fr
 class LocalRuntime(Runtime):
     """A worker on this machine together with the TFF context that uses it; closing it ends the worker."""
 
-    def __init__(self, num_threads: Optional[int] = None) -> None:
+    def __init__(self, num_threads: Optional[int] = None, repeatable: bool = True) -> None:
         """Starts the worker, which takes about a second.
 
         Args:
           num_threads: Threads that the worker may use; None leaves it to TensorFlow.
+          repeatable: See `local`.
         """
-        self.worker = worker_lib.Worker(num_threads)
+        self.worker = worker_lib.Worker(num_threads, repeatable=repeatable)
         self._channel = grpc.insecure_channel(self.worker.address, options=_CHANNEL_OPTIONS)
         super().__init__(create_context(self._channel, self.worker.describe))
 
@@ -52,19 +53,21 @@ class LocalRuntime(Runtime):
 
 
 @overload
-def local(num_threads: Optional[int] = None) -> LocalRuntime: ...
+def local(num_threads: Optional[int] = None, *, repeatable: bool = True) -> LocalRuntime: ...
 
 
 @overload
-def local(num_threads: Optional[int] = None, *, num_workers: int) -> Runtime: ...
+def local(num_threads: Optional[int] = None, *, num_workers: int, repeatable: bool = True) -> Runtime: ...
 
 
-def local(num_threads: Optional[int] = None, *, num_workers: int = 1) -> Runtime:
+def local(num_threads: Optional[int] = None, *, num_workers: int = 1, repeatable: bool = True) -> Runtime:
     """Starts a worker on this machine: `with tffcl.runtime.local(): ...` runs computations there.
 
     Args:
       num_threads: Threads that a worker may use; None leaves it to TensorFlow.
       num_workers: With more than one, the clients of a computation are spread over them as `remote` does it.
+      repeatable: Whether all results repeat to the bit; then random operations without a seed are refused. The noise of
+        differential privacy needs False. TF_DETERMINISTIC_OPS in the environment goes before it.
 
     Returns:
       A runtime; leaving its `with` block restores the context before it and ends the worker.
@@ -73,10 +76,10 @@ def local(num_threads: Optional[int] = None, *, num_workers: int = 1) -> Runtime
       RunError: If the worker cannot be started.
     """
     if num_workers == 1:
-        return LocalRuntime(num_threads)
+        return LocalRuntime(num_threads, repeatable)
     from tffcl.runtime import remote_runtime
 
-    return remote_runtime.LocalWorkers(num_workers, num_threads)
+    return remote_runtime.LocalWorkers(num_workers, num_threads, repeatable)
 
 
 def set_local(num_threads: Optional[int] = None) -> LocalRuntime:

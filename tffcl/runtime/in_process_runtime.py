@@ -15,7 +15,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow_federated.python.core.impl.types import type_conversions
 
 from tffcl import errors
-from tffcl.runtime import values
+from tffcl.runtime import compiling, values
 from tffcl.runtime.graphs import GraphCache
 from tffcl.runtime.ingestion import Ingestion
 from tffcl.runtime.intrinsics import Scope
@@ -45,7 +45,7 @@ class PlanCache:
         with self._lock:
             plan = self._plans.get(comp)
             if plan is None:
-                native = tff.backends.native.desugar_and_transform_to_native(comp)
+                native = compiling.to_native(comp)
                 plan = self._plans[comp] = self._planner.plan(native.to_building_block())
                 if len(self._plans) > _MAX_KEPT_PLANS:
                     self._plans.popitem(last=False)

@@ -11,7 +11,7 @@ from typing import Any, Optional
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.runtime import health
+from tffcl.runtime import compiling, health
 from tffcl.runtime import worker as worker_lib
 from tffcl.runtime.composed_executor import ComposedExecutorFactory
 from tffcl.runtime.remote_workers import Deadline, RemoteWorker
@@ -37,7 +37,7 @@ class RemoteContext(tff.framework.SyncExecutionContext):
     def __init__(self, factory: ComposedExecutorFactory) -> None:
         super().__init__(
             executor_fn=factory,
-            compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+            compiler_fn=compiling.to_native,
             transform_args=tff.tensorflow.transform_args,
             transform_result=tff.tensorflow.transform_result,
         )
@@ -107,19 +107,23 @@ class RemoteRuntime(Runtime):
 class LocalWorkers(RemoteRuntime):
     """Workers on this machine together with the TFF context that uses them; closing it ends them."""
 
-    def __init__(self, num_workers: int, num_threads: Optional[int] = None, **options: Any) -> None:
+    def __init__(
+        self, num_workers: int, num_threads: Optional[int] = None, repeatable: bool = True, **options: Any
+    ) -> None:
         """Starts the workers.
 
         Args:
           num_workers: How many.
           num_threads: Threads of each; None leaves it to TensorFlow.
+          repeatable: See `tffcl.runtime.local`.
           **options: See `RemoteRuntime`.
         """
         if num_workers < 1:
             raise errors.InputError(f"num_workers: expected at least 1, found {num_workers}")
         with contextlib.ExitStack() as started:
             self.processes = [
-                started.enter_context(worker_lib.Worker(num_threads)) for _ in range(num_workers)
+                started.enter_context(worker_lib.Worker(num_threads, repeatable=repeatable))
+                for _ in range(num_workers)
             ]
             addresses = [process.address for process in self.processes]
             describe = [process.describe for process in self.processes]

@@ -31,7 +31,6 @@ _ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
     "MALLOC_TOP_PAD_": str(64 << 20),
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    "TF_DETERMINISTIC_OPS": "1",  # else scatter updates with repeated ids differ from run to run
 }
 
 
@@ -52,13 +51,14 @@ def find_worker_binary() -> pathlib.Path:
     return path
 
 
-def worker_environment(num_threads: Optional[int] = None) -> dict[str, str]:
+def worker_environment(num_threads: Optional[int] = None, repeatable: bool = True) -> dict[str, str]:
     """Environment of a worker: flat memory, quiet logs, repeatable sums; what the user has set wins.
 
     Args:
       num_threads: Threads within one operation, and across operations; None leaves it to TensorFlow.
+      repeatable: Whether TensorFlow refuses what differs from run to run, random operations without a seed included.
     """
-    environment = {**_ENVIRONMENT, **os.environ}
+    environment = {**_ENVIRONMENT, "TF_DETERMINISTIC_OPS": str(int(repeatable)), **os.environ}
     if num_threads is not None:
         if num_threads < 1:
             raise errors.InputError(
@@ -95,17 +95,20 @@ class Worker:
     is held open.
     """
 
-    def __init__(self, num_threads: Optional[int] = None, start_timeout: float = 60.0) -> None:
+    def __init__(
+        self, num_threads: Optional[int] = None, start_timeout: float = 60.0, repeatable: bool = True
+    ) -> None:
         """Starts the worker and waits until it accepts connections.
 
         Args:
           num_threads: See `worker_environment`.
           start_timeout: Seconds after which a worker that does not answer is given up.
+          repeatable: See `worker_environment`.
 
         Raises:
           RunError: If the worker is missing, ends at once, or does not answer in time.
         """
-        binary, environment = find_worker_binary(), worker_environment(num_threads)
+        binary, environment = find_worker_binary(), worker_environment(num_threads, repeatable)
         self._reserved = _reserve_port()
         self.port: int = self._reserved.getsockname()[1]
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)

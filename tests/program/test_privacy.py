@@ -1,0 +1,79 @@
+"""Noise on the updates of a run, and its account in the results."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tensorflow_federated as tff
+
+from tffcl import metrics, runtime
+from tffcl.aggregators import ClientPrivacy, by_name
+from tffcl.streams import Enrollment
+from tffcl.templates import compose_continual_process
+
+PRIVACY = ClientPrivacy(clip=0.5, noise_multiplier=4.0, clients_per_round=2, uncovered=("the weather",))
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    with runtime.in_process() as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def private(tiny, noisy):
+    update = tff.to_type({"base": tiny.floats(tiny.SIZE)})
+    finalizer = tiny.build_finalizer(tiny.floats(tiny.SIZE), update)
+    return compose_continual_process(tiny.TinyWork(), by_name(base=PRIVACY.factory()), finalizer)
+
+
+class StopError(Exception):
+    """Stands for whatever stops a run."""
+
+
+class StopAtOnce:
+    def start(self, num_tasks, num_rounds, past):
+        pass
+
+    def report(self, event):
+        raise StopError
+
+    def close(self):
+        pass
+
+
+def test_a_run_that_was_stopped_goes_on_and_accounts_for_all_rounds(tiny, private, tmp_path):
+    options = {"clients_per_round": 2, "privacy": PRIVACY}
+    with pytest.raises(StopError):
+        tiny.run(private, tmp_path, reporters=[StopAtOnce()], **options)
+    tiny.run(private, tmp_path, resume=True, **options)
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().split("\n") if line]
+    rounds = [line["participants"] for line in lines if line["event"] == "round"]
+    assert len(rounds) == 6
+    told = json.loads((tmp_path / "results.json").read_text())["privacy"]["base_updates"]
+    most = max(sum(client in one for one in rounds) for client in range(3))
+    assert told["epsilon"] == pytest.approx(metrics.embedding_epsilon(4.0, 1e-5, times=most))
+    assert told["epsilon_participants_hidden"] <= told["epsilon"]
+    assert told["sampling"] == "a fixed number of clients, without replacement"
+    assert (told["rounds"], told["delta"], told["clip"]) == (6, 1e-5, 0.5)
+    assert told["uncovered"] == [
+        "adaptives in the knowledge base", "metrics and counts of examples", "the weather"
+    ]  # fmt: skip
+
+
+def test_clients_that_come_and_go_are_all_there_in_their_tasks(tiny, private):
+    table = ["**o", "x**", "***"]
+    results = tiny.run_enrolled(private, table, privacy=PRIVACY)
+    told = results.privacy["base_updates"]
+    assert told["sampling"] == "all clients in every round"
+    assert told["epsilon_participants_hidden"] is None
+    assert Enrollment.from_table(table).active(0) == (0, 2)
+    assert told["epsilon"] == pytest.approx(
+        metrics.embedding_epsilon(4.0, 1e-5, times=6)
+    )  # the client that stays
+
+
+def test_nothing_is_told_where_nothing_is_noised(tiny, process):
+    content = tiny.run(process, num_rounds=1).to_json()
+    assert "privacy" not in content
