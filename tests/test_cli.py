@@ -75,6 +75,15 @@ def test_help_is_quick():
             ["run", "fedseit", "--num-clients", "2", "--clients-per-round", "3"],
             ["--clients-per-round 3", "2"],
         ),
+        (["run", "fedseit", "--min-cluster-size", "5"], ["--min-cluster-size is for --selection sit"]),
+        (
+            ["run", "fedseit", "--selection", "sit", "--dp-sit-clip", "5"],
+            ["--dp-sit-clip and --dp-sit-noise go together"],
+        ),
+        (
+            ["run", "fedseit", "--selection", "sit", "--dp-sit-clip", "5", "--dp-sit-noise", "0"],
+            ["--dp-sit-noise must be a number above 0"],
+        ),
         (["run", "nothing"], ["nothing"]),
         (["report"], ["RUN_DIR"]),
     ],
@@ -184,6 +193,24 @@ def test_fewer_test_documents_on_demand():
         stream = text_data.split(options, encoded)
         sizes[options.config().get("max_test_documents")] = {len(t.test) for own in stream.tasks for t in own}
     assert sizes == {None: {80}, 7: {7}}
+
+
+def test_what_the_flags_of_sit_make():
+    from tffcl.commands import fedseit
+
+    plain = FedSeITOptions.parse(["--selection", "sit"])
+    made = fedseit.build_transfer(plain)
+    assert (made.q, made.min_cluster_size, made.privacy) == (200, 2, None)
+    assert not {"max_clusters", "min_cluster_size", "dp_sit_clip", "dp_sit_noise"} & set(plain.config())
+    noised = FedSeITOptions.parse(
+        ["--selection", "sit", "--min-cluster-size", "9", "--dp-sit-clip", "5", "--dp-sit-noise", "4"]
+    )
+    made = fedseit.build_transfer(noised)
+    assert (made.q, made.min_cluster_size, made.privacy.clip, made.privacy.noise_multiplier) == (4, 9, 5, 4)
+    assert noised.label == "fedseit+sit3+sitdp"
+    assert noised.config()["dp_sit_noise"] == 4
+    few = FedSeITOptions.parse(["--selection", "sit", "--max-clusters", "7"])
+    assert fedseit.build_transfer(few).q == 7
 
 
 def test_default_data(monkeypatch, tmp_path, capsys):

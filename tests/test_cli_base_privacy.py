@@ -62,7 +62,7 @@ def test_what_the_flags_ask_for():
     assert (privacy.clients_per_round, privacy.uncovered) == (9, ())
     fewer = ConFedMADEOptions.parse([*DP, "--clients-per-round", "2", "--method", "fedcurv"])
     privacy = base_privacy.privacy_of(fewer)
-    assert (privacy.clients_per_round, privacy.uncovered) == (2, ("Fisher information",))
+    assert (privacy.clients_per_round, privacy.uncovered) == (2, (base_privacy.FISHER,))
 
 
 def _build_fedseit(method):

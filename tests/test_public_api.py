@@ -206,6 +206,7 @@ ROOMS = {
     "transfers": [
         "SIT",
         "AllPast",
+        "CentroidPrivacy",
         "KnowledgeBase",
         "NoTransfer",
         "PreviousTask",

@@ -11,12 +11,13 @@ from tffcl import metrics, runtime
 from tffcl.aggregators import ClientPrivacy, by_name
 from tffcl.streams import Enrollment
 from tffcl.templates import compose_continual_process
+from tffcl.transfers import SIT, CentroidPrivacy
 
 PRIVACY = ClientPrivacy(clip=0.5, noise_multiplier=4.0, clients_per_round=2, uncovered=("the weather",))
 
 
 @pytest.fixture(scope="module")
-def noisy():
+def noisy(tff_context):  # which has to be installed first, for tests here need it too
     with runtime.in_process() as own:
         yield own
 
@@ -77,3 +78,11 @@ def test_clients_that_come_and_go_are_all_there_in_their_tasks(tiny, private):
 def test_nothing_is_told_where_nothing_is_noised(tiny, process):
     content = tiny.run(process, num_rounds=1).to_json()
     assert "privacy" not in content
+
+
+def test_noise_on_summaries_has_an_account_of_its_own(tiny, process, noisy):
+    centroids = CentroidPrivacy(clip=2.0, noise_multiplier=5.0, steps=2)
+    results = tiny.run(process, num_rounds=1, transfer=SIT(k=tiny.FOREIGN, q=2, privacy=centroids))
+    told = results.to_json()["privacy"]
+    assert list(told) == ["summaries"]
+    assert told["summaries"]["epsilon"] == pytest.approx(metrics.embedding_epsilon(5.0, 1e-5, times=2))

@@ -12,7 +12,7 @@ from tffcl.errors import InputError
 if TYPE_CHECKING:
     from tffcl.aggregators import ClientPrivacy
 
-FISHER = "Fisher information"
+FISHER = "Fisher information, from which the updates follow without noise"
 
 
 def privacy_of(options: RunOptions) -> Optional[ClientPrivacy]:

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from tffcl import datasets, transfers
 from tffcl.commands import base_privacy, text_data
-from tffcl.commands.fedseit_options import FedSeITOptions
+from tffcl.commands.fedseit_options import (
+    MAX_CLUSTERS,
+    MAX_NOISED_CLUSTERS,
+    MIN_CLUSTER_SIZE,
+    FedSeITOptions,
+)
 from tffcl.commands.running import choose_directory, learn, open_runtime, show
 
 if TYPE_CHECKING:
@@ -52,10 +57,23 @@ def build_transfer(options: FedSeITOptions) -> transfers.Transfer:
     """What each client receives from the knowledge base."""
     if options.method in ("fedavg", "local"):
         return transfers.NoTransfer()
-    chosen = transfers.SIT(k=options.top_k) if options.selection == "sit" else transfers.PreviousTask()
+    chosen = _sit(options) if options.selection == "sit" else transfers.PreviousTask()
     if options.foreign == "zeros":
         return transfers.Zeroed(chosen)
     return transfers.RandomTask(chosen, options.seed) if options.foreign == "random" else chosen
+
+
+def _sit(options: FedSeITOptions) -> transfers.SIT:
+    privacy, clusters = None, MAX_CLUSTERS
+    if options.dp_sit_clip is not None and options.dp_sit_noise is not None:
+        privacy = transfers.CentroidPrivacy(options.dp_sit_clip, options.dp_sit_noise)
+        clusters = MAX_NOISED_CLUSTERS
+    return transfers.SIT(
+        k=options.top_k,
+        q=options.max_clusters or clusters,
+        min_cluster_size=options.min_cluster_size or MIN_CLUSTER_SIZE,
+        privacy=privacy,
+    )
 
 
 def build_process(

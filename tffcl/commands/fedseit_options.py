@@ -12,6 +12,7 @@ import click
 
 from tffcl.commands import run_options
 from tffcl.commands.run_options import WHOLE, RunOptions
+from tffcl.errors import InputError
 
 METHODS = ("fedseit", "fedweit", "fedavg", "local")
 
@@ -19,6 +20,10 @@ METHODS = ("fedseit", "fedweit", "fedavg", "local")
 # tasks have 40 documents where those of TREC have 300.
 PAPER_SCHEDULE = {"num_rounds": 10, "num_epochs": 50, "learning_rate": 1e-4}
 SAMPLE_SCHEDULE = {"num_rounds": 3, "num_epochs": 10, "learning_rate": 1e-3}
+
+# Of SIT: Q as in the paper, and few enough for noise to leave something of a centroid.
+MAX_CLUSTERS, MAX_NOISED_CLUSTERS, MIN_CLUSTER_SIZE = 200, 4, 2
+OF_SIT = ("max_clusters", "min_cluster_size", "dp_sit_clip", "dp_sit_noise")
 
 
 def _by_data(name: str) -> str:
@@ -71,6 +76,23 @@ _FLAGS = (
     ),
     click.option("--top-k", type=WHOLE, default=3, show_default=True, help="K of --selection sit."),
     click.option(
+        "--max-clusters", type=WHOLE, metavar="Q",
+        help="Q of --selection sit: most centroids of a task that a client sends."
+        f"  [default: {MAX_CLUSTERS}; {MAX_NOISED_CLUSTERS} with --dp-sit-noise]",
+    ),
+    click.option(
+        "--min-cluster-size", type=WHOLE, metavar="DOCUMENTS",
+        help=f"Centroids of fewer documents are not sent.  [default: {MIN_CLUSTER_SIZE}]",
+    ),
+    click.option(
+        "--dp-sit-clip", type=float, metavar="NORM",
+        help="Differential privacy of each document in the centroids: the norm to which its vector is clipped.",
+    ),
+    click.option(
+        "--dp-sit-noise", type=float, metavar="MULTIPLIER",
+        help="Standard deviation of the noise on sums of documents, in units of --dp-sit-clip, and on their counts.",
+    ),
+    click.option(
         "--foreign", type=click.Choice(["selected", "zeros", "random"]), default="selected", show_default=True,
         help="What stands in the place of the selected adaptives, to measure what they are worth.",
     ),
@@ -108,21 +130,27 @@ class FedSeITOptions(RunOptions):
     retention: float
     selection: str
     top_k: int
+    max_clusters: Optional[int]
+    min_cluster_size: Optional[int]
+    dp_sit_clip: Optional[float]
+    dp_sit_noise: Optional[float]
     foreign: str
     share_dense: bool
 
     FLAGS: ClassVar = _FLAGS
-    POSITIVE: ClassVar = ("learning_rate",)
+    POSITIVE: ClassVar = ("learning_rate", "dp_sit_clip", "dp_sit_noise")
     NOT_NEGATIVE: ClassVar = ("sparsity", "retention")
     ALONE: ClassVar = ("local",)
+    OPTIONAL: ClassVar = (*RunOptions.OPTIONAL, *OF_SIT, "max_test_documents")
     PLACES: ClassVar = (*RunOptions.PLACES, "embeddings")
 
-    def config(self) -> dict[str, Any]:
-        """What config.json records; what bounds the tests only where it does."""
-        settings = super().config()
-        if self.max_test_documents is None:
-            del settings["max_test_documents"]
-        return settings
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = ["--" + name.replace("_", "-") for name in OF_SIT if getattr(self, name) is not None]
+        if given and (self.selection != "sit" or self.method not in ("fedseit", "fedweit")):
+            raise InputError(f"{given[0]} is for --selection sit of fedseit and fedweit")
+        if (self.dp_sit_clip is None) != (self.dp_sit_noise is None):
+            raise InputError("--dp-sit-clip and --dp-sit-noise go together")
 
     def complete(self, dataset: str) -> FedSeITOptions:
         """The options with the schedule for a data set in the place of what was not given."""
@@ -142,6 +170,7 @@ class FedSeITOptions(RunOptions):
         parts = [self.method]
         if self.method in ("fedseit", "fedweit"):
             parts += [f"sit{self.top_k}"] if self.selection == "sit" else []
+            parts += ["sitdp"] if self.dp_sit_noise is not None else []
             parts += ["dls"] if self.share_dense else []
             parts += [self.foreign] if self.foreign != "selected" else []
         parts += ["basedp"] if self.base_is_noised else []

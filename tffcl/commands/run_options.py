@@ -62,8 +62,7 @@ _DP_BASE = (
         "--dp-base-delta", type=float, metavar="DELTA", help="At which epsilon is told.  [default: 1e-05]"
     ),
 )  # fmt: skip
-# Of these flags config.json says nothing where they are not given.
-OPTIONAL = ("dp_base_clip", "dp_base_noise", "dp_base_quantile", "dp_base_delta")
+_OF_DP_BASE = ("dp_base_clip", "dp_base_noise", "dp_base_quantile", "dp_base_delta")
 
 
 def DP_BASE(command: Any) -> Any:
@@ -117,6 +116,8 @@ class RunOptions:
     FLAGS: ClassVar[Sequence[Flag]] = ()
     POSITIVE: ClassVar[Sequence[str]] = ()  # numbers above 0, and 0 or more, unless None
     NOT_NEGATIVE: ClassVar[Sequence[str]] = ()
+    # Of these config.json says nothing where they are not given.
+    OPTIONAL: ClassVar[Sequence[str]] = _OF_DP_BASE
     ALONE: ClassVar[Sequence[str]] = ()  # methods in which no updates of several clients come together
     PLACES: ClassVar[Sequence[str]] = (
         "dataset", "data_dir", "output_dir", "resume", "runtime", "workers", "call_timeout",
@@ -144,7 +145,7 @@ class RunOptions:
             )
 
     def _check_dp_base(self) -> None:
-        given = {name: getattr(self, name) for name in OPTIONAL if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in _OF_DP_BASE if getattr(self, name) is not None}
         if not given:
             return
         for name in ("dp_base_clip", "dp_base_noise"):
@@ -194,4 +195,4 @@ class RunOptions:
         }
 
     def _recorded(self, name: str, value: Any) -> bool:
-        return name not in self.PLACES and not (name in OPTIONAL and value is None)
+        return name not in self.PLACES and not (name in self.OPTIONAL and value is None)

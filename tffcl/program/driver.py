@@ -103,8 +103,7 @@ def run_program(
         run = _Run(process, tasks, transfer, settings, directory, told)
         history = run.to_the_end()
         results = results_of(history, scores_are(process), full_config)
-        if privacy is not None:
-            results = privacy_lib.with_account(results, privacy, history, tasks.enrollment, process, transfer)
+        results = privacy_lib.with_accounts(results, privacy, history, tasks.enrollment, process, transfer)
         directory.finish(results.to_json())
     return results
 

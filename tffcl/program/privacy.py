@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any, Optional
 
 from tffcl import metrics
 from tffcl.aggregators import ClientPrivacy
@@ -14,24 +15,35 @@ from tffcl.templates import ContinualProcess
 from tffcl.transfers import Transfer
 
 
-def with_account(
+def with_accounts(
     results: Results,
-    privacy: ClientPrivacy,
+    privacy: Optional[ClientPrivacy],
     events: Sequence[Event],
     enrollment: Enrollment,
     process: ContinualProcess,
     transfer: Transfer,
 ) -> Results:
-    """The results with the account of the updates of the base over all rounds of the history.
+    """The results with the accounts of whatever was noised: updates of the base, summaries of tasks.
 
     Args:
       results: of the whole run.
-      privacy: the aggregator's clipping and noise.
+      privacy: the aggregator's clipping and noise; None without any.
       events: the history.
       enrollment: of whom participants were drawn, task by task.
       process: of the run.
       transfer: of the run.
     """
+    accounts = {}
+    told = transfer.account()
+    if told is not None:
+        accounts["summaries"] = told
+    if privacy is not None:
+        uncovered = [*_sent_otherwise(process, transfer, events), *privacy.uncovered]
+        accounts["base_updates"] = {**_of_updates(privacy, events, enrollment), "uncovered": uncovered}
+    return dataclasses.replace(results, privacy=accounts)
+
+
+def _of_updates(privacy: ClientPrivacy, events: Sequence[Event], enrollment: Enrollment) -> dict[str, Any]:
     rounds = [
         (event["participants"], enrollment.active(event["task"]))
         for event in events
@@ -39,7 +51,7 @@ def with_account(
     ]
     epsilon = metrics.client_epsilon(privacy.noise_multiplier, rounds, privacy.delta)
     drawn = any(len(took_part) < len(candidates) for took_part, candidates in rounds)
-    account = {
+    return {
         "epsilon": epsilon.known,
         "epsilon_participants_hidden": epsilon.hidden if drawn else None,
         "delta": privacy.delta,
@@ -51,9 +63,7 @@ def with_account(
         "noise_multiplier": privacy.noise_multiplier,
         "clip": privacy.clip,
         "quantile": privacy.quantile,
-        "uncovered": [*_sent_otherwise(process, transfer, events), *privacy.uncovered],
     }
-    return dataclasses.replace(results, privacy={**results.privacy, "base_updates": account})
 
 
 def _sent_otherwise(process: ContinualProcess, transfer: Transfer, events: Sequence[Event]) -> list[str]:

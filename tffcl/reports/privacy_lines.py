@@ -15,8 +15,9 @@ def privacy_lines(results: Mapping[str, Any]) -> list[str]:
     Args:
       results: what `load_results` gives.
     """
-    updates = (results.get("privacy") or {}).get("base_updates")
-    return [] if updates is None else [_of_updates(updates)]
+    accounts = results.get("privacy") or {}
+    makers = {"base_updates": _of_updates, "summaries": _of_summaries}
+    return [make(accounts[name]) for name, make in makers.items() if name in accounts]
 
 
 def _of_updates(account: Mapping[str, Any]) -> str:
@@ -27,4 +28,12 @@ def _of_updates(account: Mapping[str, Any]) -> str:
         f"privacy: the updates of the base are ({account['epsilon']:.3g}, {account['delta']:g})-differentially private "
         f"for a whole client ({account['neighbouring']}) over {account['rounds']} rounds, {account['sampling']}{less}; "
         f"not covered, nor what it tells: {', '.join(account['uncovered'])}"
+    )
+
+
+def _of_summaries(account: Mapping[str, Any]) -> str:
+    return (
+        f"privacy: what a client tells of a task is ({account['epsilon']:.3g}, {account['delta']:g})-differentially "
+        f"private for each of its documents ({account['neighbouring']}); its adaptives, trained on the same documents, "
+        "are not"
     )

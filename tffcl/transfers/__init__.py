@@ -9,6 +9,7 @@ from tffcl.transfers.documents import document_vectors
 from tffcl.transfers.knowledge_base import KnowledgeBase
 from tffcl.transfers.none import NoTransfer
 from tffcl.transfers.previous_task import PreviousTask
+from tffcl.transfers.private_centroids import CentroidPrivacy
 from tffcl.transfers.sampled import Sampled
 from tffcl.transfers.sit import SIT
 from tffcl.transfers.sit_decision import build_sit_decision
@@ -17,6 +18,7 @@ from tffcl.transfers.transfer import Transfer
 __all__ = [
     "SIT",
     "AllPast",
+    "CentroidPrivacy",
     "KnowledgeBase",
     "NoTransfer",
     "PreviousTask",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,9 @@ class _Wrapped(Transfer):
 
     def summarise(self, vectors: np.ndarray, seed: int | Sequence[int]) -> dict[str, np.ndarray] | None:
         return self.transfer.summarise(vectors, seed)
+
+    def account(self) -> dict[str, Any] | None:
+        return self.transfer.account()
 
     def select(
         self,

@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tffcl import errors
 from tffcl.transfers import clustering as clusterings
 from tffcl.transfers.knowledge_base import KnowledgeBase, Summary
+from tffcl.transfers.private_centroids import CentroidPrivacy
 from tffcl.transfers.sit_decision import build_sit_decision
 from tffcl.transfers.transfer import Transfer, past_entries, whole_number
 
@@ -44,6 +46,8 @@ class SIT(Transfer):
         "centred_cosine", "best_match" and "mmd" put a near-duplicate first (see
         `tffcl.transfers.similarity`).
       include_own: whether a client's own past tasks may fill its places, as the paper's text lets them.
+      privacy: what the centres are made with in the place of `clustering`; None for no noise. The size of a cluster is
+        then its noised count, and `q` the number of clusters at the start, whatever the task has.
 
     Raises:
       InputError: a value out of range, or an unknown name.
@@ -59,6 +63,7 @@ class SIT(Transfer):
         min_cluster_size: int = 2,
         similarity: str = "mean_cosine",
         include_own: bool = False,
+        privacy: CentroidPrivacy | None = None,
     ):
         self.k = whole_number(k, "k", 1)
         self.q = whole_number(q, "q", 1)
@@ -66,6 +71,9 @@ class SIT(Transfer):
         self.clustering = _one_of(clustering, "clustering", tuple(clusterings.CLUSTERINGS))
         self.similarity = _one_of(similarity, "similarity", SIMILARITY_NAMES)
         self.include_own = include_own
+        self.privacy = privacy
+        if privacy is not None and clustering != "kmeans":
+            raise errors.InputError(f"clustering: noise on centroids goes with kmeans; found {clustering!r}")
         if clustering == "kmedoids":
             logger.warning("SIT: a medoid is the vector of one document, which the server will see")
         if min_cluster_size == 1:
@@ -77,10 +85,17 @@ class SIT(Transfer):
 
     def summarise(self, vectors: np.ndarray, seed: int | Sequence[int]) -> dict[str, np.ndarray] | None:
         """Cluster centres: `centroids` float32 `[Q', D]`, or None where no cluster is large enough."""
-        centroids = clusterings.cluster_centres(
-            np.asarray(vectors, np.float32), self.clustering, self.q, self.min_cluster_size, seed
-        )
+        vectors = np.asarray(vectors, np.float32)
+        if self.privacy is not None:
+            centroids = self.privacy.centres(vectors, self.q, self.min_cluster_size, seed)
+        else:
+            centroids = clusterings.cluster_centres(
+                vectors, self.clustering, self.q, self.min_cluster_size, seed
+            )
         return {"centroids": centroids} if len(centroids) else None
+
+    def account(self) -> dict[str, Any] | None:
+        return None if self.privacy is None else self.privacy.account()
 
     def select(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,10 @@ class Transfer(abc.ABC):
           Named arrays, or None where there is nothing to tell.
         """
         del vectors, seed
+        return None
+
+    def account(self) -> dict[str, Any] | None:
+        """What noise on summaries guarantees, `epsilon` and `delta` among it, for the results; None without noise."""
         return None
 
     @abc.abstractmethod
