@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import click
 import pytest
 
 from tffcl.commands import exit_with
@@ -22,13 +23,13 @@ class Done(NamedTuple):
 
 
 def runs() -> Iterator[Callable[..., Done]]:
-    """Gives what runs the command line in the folder `cwd`; TFFCL_DATA_DIR is not set."""
+    """Gives what runs the command line, or another command, in the folder `cwd`; TFFCL_DATA_DIR is not set."""
     from tffcl.cli import tffcl
 
     logger = logging.getLogger("tffcl")
     before = logger.handlers[:], logger.propagate
 
-    def call(*args: object, cwd: object = ".") -> Done:
+    def call(*args: object, cwd: object = ".", command: click.Command = tffcl) -> Done:
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("TFFCL_DATA_DIR", raising=False)
@@ -38,7 +39,7 @@ def runs() -> Iterator[Callable[..., Done]]:
                 contextlib.redirect_stderr(err),
                 pytest.raises(SystemExit) as ended,
             ):
-                exit_with(tffcl, args=[str(arg) for arg in args])
+                exit_with(command, args=[str(arg) for arg in args])
         return Done(ended.value.code, out.getvalue(), err.getvalue())
 
     yield call

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import subprocess
 import sys
@@ -130,51 +129,6 @@ def test_more_labels_than_there_are(run, tmp_path):
 
 def test_report_of_no_run(run, tmp_path):
     wrong(run("report", tmp_path), "results.json")
-
-
-SHORT = (
-    "--dataset", "sample", "--num-clients", "2", "--num-tasks", "2", "--num-rounds", "1", "--num-epochs", "1",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def finished(run, tmp_path_factory):
-    """The folder in which a short run was started, and what it printed."""
-    folder = tmp_path_factory.mktemp("cli")
-    done = run("run", "fedseit", *SHORT, "--output-dir", "run", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder, done
-
-
-@pytest.mark.slow
-def test_a_short_run(finished):
-    folder, done = finished
-    assert "TTA %" in done.stdout
-    assert "run directory: run" in done.stdout
-    assert "data: sample" in done.stderr
-    assert "word vectors: " in done.stderr
-    names = {path.name for path in (folder / "run").iterdir()}
-    assert {"config.json", "history.jsonl", "results.json", "checkpoints", "tensorboard", "plots"} <= names
-    results = json.loads((folder / "run" / "results.json").read_text())
-    assert (results["method"], results["dataset"], results["num_clients"]) == ("fedseit", "sample", 2)
-    assert results["seconds"]["per_client_epoch"]["cpu"] > 0
-
-
-@pytest.mark.slow
-def test_the_run_directory_is_protected(run, finished):
-    folder, _ = finished
-    wrong(run("run", "fedseit", *SHORT, "--output-dir", "run", cwd=folder), "holds a run already", "--resume")
-    args = ("run", "fedseit", *SHORT, "--seed", "2", "--output-dir", "run", "--resume")
-    wrong(run(*args, cwd=folder), "another configuration", "seed is 1 there and 2 here")
-
-
-@pytest.mark.slow
-def test_report_of_a_run(run, finished):
-    folder, _ = finished
-    done = run("report", "run", "--markdown", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert "| fedseit" in done.stdout
-    assert list((folder / "run" / "plots").glob("*.png"))
 
 
 def test_options_are_parsed_in_one_place():

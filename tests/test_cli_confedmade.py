@@ -199,6 +199,16 @@ def test_a_short_run(finished):
     assert all(path.stat().st_size > 1000 for path in (folder / "run" / "plots").iterdir())
 
 
+def test_a_finished_run_given_again_says_the_same(run, finished):
+    folder, _ = finished
+    before = json.loads((folder / "run" / "results.json").read_text())
+    (folder / "run" / "samples.npz").unlink()
+    again = run(*SHORT, "--order-agnostic", "--num-masks", "2", "--resume", cwd=folder)
+    assert again.returncode == 0, again.stderr
+    assert (folder / "run" / "samples.npz").exists()
+    assert json.loads((folder / "run" / "results.json").read_text())["nll"] == before["nll"]
+
+
 def test_its_directory_is_protected(run, finished):
     folder, _ = finished
     wrong(run(*SHORT, cwd=folder), "holds a run already", "--resume")

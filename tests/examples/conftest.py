@@ -11,12 +11,18 @@ import pytest
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture
-def run_example(request, tmp_path):
-    """Runs the example that the test's module names, in an empty folder."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder in which a module's example runs: empty at first."""
+    return tmp_path_factory.mktemp("example")
+
+
+@pytest.fixture(scope="module")
+def run_example(request, folder):
+    """Runs the example that the test's module names, in a process of its own."""
 
     def run(*args):
         command = [sys.executable, str(EXAMPLES / request.module.EXAMPLE), *args]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
 
     return run

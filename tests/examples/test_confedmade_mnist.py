@@ -22,19 +22,13 @@ def test_wrong_input_is_one_line(run_example):
 
 
 @pytest.mark.slow
-def test_it_runs_and_goes_on(run_example, tmp_path):
+def test_it_runs(run_example, folder):
     short = ["--dataset", "digits", "--num-clients", "2", "--num-tasks", "2", "--num-rounds", "1"]
     short += ["--num-epochs", "1", "--hidden", "8"]
     done = run_example(*short)
     assert done.returncode == 0, done.stderr
     assert "NLL nats" in done.stdout
-    (folder,) = (tmp_path / "runs").iterdir()
-    results = json.loads((folder / "results.json").read_text())
+    (made,) = (folder / "runs").iterdir()
+    results = json.loads((made / "results.json").read_text())
     assert results["average_nll"] > 0
-    assert (folder / "plots" / "samples.png").exists()
-    # What stands in a run directory says the same when a finished run is given again.
-    (folder / "samples.npz").unlink()
-    again = run_example(*short, "--output-dir", str(folder), "--resume")
-    assert again.returncode == 0, again.stderr
-    assert (folder / "samples.npz").exists()
-    assert json.loads((folder / "results.json").read_text())["nll"] == results["nll"]
+    assert (made / "plots" / "samples.png").exists()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import pathlib
+import runpy
 
 import pytest
 
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 EXAMPLE = "fil_ver_emnist.py"
 
 
@@ -23,44 +26,25 @@ def test_wrong_input_is_one_line(run_example):
 
 
 @pytest.mark.slow
-def test_it_compares_methods_and_goes_on(run_example, tmp_path):
+def test_it_compares_methods_and_goes_on(run_example, run, folder):
     short = [
-        "--dataset",
-        "digits",
-        "--num-clients",
-        "2",
-        "--num-tasks",
-        "2",
-        "--num-rounds",
-        "1",
-        "--hidden",
-        "8",
-    ]
-    short += [
-        "--num-epochs",
-        "1",
-        "--filters",
-        "4",
-        "--pretraining-epochs",
-        "1",
-        "--sst-steps",
-        "2",
-        "--runtime",
-    ]
-    short += ["in-process", "--output-dir", "both", "--method", "ver", "--method", "fil-ver"]
+        "--dataset", "digits", "--num-clients", "2", "--num-tasks", "2", "--num-rounds", "1", "--hidden", "8",
+        "--num-epochs", "1", "--filters", "4", "--pretraining-epochs", "1", "--sst-steps", "2", "--examples-per-task",
+        "60", "--runtime", "in-process", "--output-dir", "both", "--method", "ver", "--method", "fil-ver",
+    ]  # fmt: skip
     done = run_example(*short)
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(("ver ", "fil-ver "))]
     assert [row[0] for row in rows] == ["ver", "fil-ver"]
     assert done.stderr.count("pre-training: ") == 1  # one VEE serves both
     for name in ("accuracy-by-round.png", "accuracy-by-task.png"):
-        assert (tmp_path / "both" / name).stat().st_size > 1000
-    runs = [tmp_path / "both" / method for method in ("ver", "fil-ver")]
-    checksums = {json.loads((run / "config.json").read_text())["encoder_checksum"] for run in runs}
+        assert (folder / "both" / name).stat().st_size > 1000
+    made = [folder / "both" / method for method in ("ver", "fil-ver")]
+    checksums = {json.loads((one / "config.json").read_text())["encoder_checksum"] for one in made}
     assert len(checksums) == 1
     # A finished run is not run again, and its results stand as they were.
-    before = [json.loads((run / "results.json").read_text()) for run in runs]
-    again = run_example(*short, "--resume")
+    before = [json.loads((one / "results.json").read_text()) for one in made]
+    again = run(*short, "--resume", cwd=folder, command=runpy.run_path(str(EXAMPLES / EXAMPLE))["main"])
     assert again.returncode == 0, again.stderr
     assert "taken from the run directory" in again.stderr
-    assert [json.loads((run / "results.json").read_text()) for run in runs] == before
+    assert [json.loads((one / "results.json").read_text()) for one in made] == before
