@@ -195,6 +195,7 @@ def test_wrong_flags_are_one_line():
         ["worker"],
         ["run", "fedseit", "--runtime", "remote"],
         ["run", "fedseit", "--workers", "a:1"],
+        ["run", "fedseit", "--on-lost-worker", "leave-out"],
     ):
         done = subprocess.run([*_PROGRAM, *args], capture_output=True, text=True, timeout=60)
         assert done.returncode == 2

@@ -177,6 +177,7 @@ ROOMS = {
         "LocalWorkers",
         "RemoteRuntime",
         "Worker",
+        "allow_missing_clients",
         "in_process",
         "local",
         "quiet_logs",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -14,6 +16,9 @@ import tensorflow as tf
 
 from tffcl import runtime
 from tffcl.errors import RunError
+from tffcl.program import ProgressBar, driver
+from tffcl.runtime import remote_runtime
+from tffcl.runtime.composed_values import PartExecutor
 
 _TINY = pathlib.Path(__file__).parents[1] / "program" / "tiny.py"
 
@@ -99,3 +104,58 @@ def test_all_workers_gone_and_the_run_goes_on_with_others(tiny, straight, tmp_pa
     with runtime.local(num_threads=1, num_workers=3):
         tiny.run(tiny.build_process(), tmp_path, resume=True)
     assert_same(history(tmp_path), straight)
+
+
+class LoseInRound:
+    """Takes the place of `allow_missing_clients`: in one round a worker gets lost when its results are fetched."""
+
+    def __init__(self, number, worker, monkeypatch):
+        self.left, self.worker, self.monkeypatch = number, worker, monkeypatch
+
+    @contextlib.contextmanager
+    def __call__(self):
+        self.left -= 1
+        with self.monkeypatch.context() as patch, remote_runtime.allow_missing_clients() as missing:
+            if self.left == 0:
+                fetch = PartExecutor.fetch
+
+                def lost(executor, value):
+                    self.worker.lose("cut off by the test")
+                    return fetch(executor, value)
+
+                patch.setattr(PartExecutor, "fetch", lost)
+            yield missing
+
+
+def test_a_round_without_the_clients_of_a_lost_worker(tiny, tmp_path, monkeypatch):
+    """As if they had not been drawn for it; of three clients the second worker has the last."""
+    shown, process, data = io.StringIO(), tiny.build_process(), tiny.TinyData(num_tasks=2)
+    with (
+        remote_runtime.LocalWorkers(2, 1, on_lost_worker="leave-out") as local,
+        monkeypatch.context() as patch,
+    ):
+        lose = LoseInRound(2, local.workers[1], monkeypatch)
+        patch.setattr(runtime, "allow_missing_clients", lose, raising=False)
+        tiny.run(process, tmp_path / "run", data, reporters=[ProgressBar(shown)])
+    drawn = driver.state_lib.sample_clients
+
+    def others(settings, active, task, round_num):
+        return [c for c in drawn(settings, active, task, round_num) if (c, task, round_num) != (2, 0, 1)]
+
+    monkeypatch.setattr(driver.state_lib, "sample_clients", others)
+    with runtime.local(num_threads=1):
+        tiny.run(process, tmp_path / "expected", data)
+    events, expected = history(tmp_path / "run"), history(tmp_path / "expected")
+    (event,) = [one for one in events if "not_reported" in one]
+    assert (event["task"], event["round"]) == (0, 1)
+    assert event["participants"] == [0, 1, 2]
+    assert event["left_out"] == event.pop("not_reported") == [2]
+    assert [one["worker"] for one in event["worker_failures"]] == [local.workers[1].address]
+    assert list(event["loss"]) == ["0", "1"]
+    assert event["bytes_up"].pop("2") == 0
+    assert event["bytes_down"].pop("2") == event["bytes_down"]["0"]  # it had been told the shared value
+    assert event["bytes_up_dense"].pop("2") == 0
+    del event["bytes_down_dense"]["2"]
+    event.update(participants=[0, 1], left_out=[])
+    assert_same(events, expected)
+    assert shown.getvalue().count("task 0, round 1: client(s) 2 left out, their worker got lost") == 1

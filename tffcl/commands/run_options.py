@@ -43,6 +43,11 @@ _CALL_TIMEOUT = click.option(
     "--call-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
     help="For --runtime remote: a worker whose part of a round takes longer is left out.  [default: no limit]",
 )  # fmt: skip
+_ON_LOST_WORKER = click.option(
+    "--on-lost-worker", type=click.Choice(["retry", "leave-out"]), default="retry", show_default=True,
+    help="For --runtime remote: the clients whose worker gets lost in a round go to the others, or the round ends "
+    "without them.",
+)  # fmt: skip
 
 
 _DP_BASE = (
@@ -74,7 +79,7 @@ def DP_BASE(command: Any) -> Any:
 
 def RUNTIME(command: Any) -> Any:
     """The flag `--runtime`, and what goes with it."""
-    return _RUNTIME(_WORKERS(_CALL_TIMEOUT(command)))
+    return _RUNTIME(_WORKERS(_CALL_TIMEOUT(_ON_LOST_WORKER(command))))
 
 
 def evaluate_every(default: str) -> Flag:
@@ -112,6 +117,7 @@ class RunOptions:
     dp_base_noise: Optional[float]
     dp_base_quantile: Optional[float]
     dp_base_delta: Optional[float]
+    on_lost_worker: str
 
     FLAGS: ClassVar[Sequence[Flag]] = ()
     POSITIVE: ClassVar[Sequence[str]] = ()  # numbers above 0, and 0 or more, unless None
@@ -120,7 +126,7 @@ class RunOptions:
     OPTIONAL: ClassVar[Sequence[str]] = _OF_DP_BASE
     ALONE: ClassVar[Sequence[str]] = ()  # methods in which no updates of several clients come together
     PLACES: ClassVar[Sequence[str]] = (
-        "dataset", "data_dir", "output_dir", "resume", "runtime", "workers", "call_timeout",
+        "dataset", "data_dir", "output_dir", "resume", "runtime", "workers", "call_timeout", "on_lost_worker",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -135,6 +141,8 @@ class RunOptions:
             raise InputError("--runtime remote and --workers HOST:PORT,... go together")
         if self.call_timeout is not None and self.runtime != "remote":
             raise InputError("--call-timeout is for --runtime remote")
+        if self.on_lost_worker != "retry" and self.runtime != "remote":
+            raise InputError("--on-lost-worker is for --runtime remote")
         if self.resume and self.output_dir is None:
             raise InputError("--resume needs the directory of the run to go on with: --output-dir DIR")
         self._check_dp_base()

@@ -27,7 +27,7 @@ def coded_and_dense(nonzeros: int, size: int) -> Bytes:
 def round_up(
     state: RunState,
     participants: Sequence[int],
-    reported: Sequence[Mapping[str, Any]],
+    reported: Mapping[int, Mapping[str, Any]],
     summaries: Mapping[int, Optional[Summary]],
 ) -> dict[int, Bytes]:
     """What participants send in a round: the entries of the shared value that their work says it sent.
@@ -36,8 +36,8 @@ def round_up(
     In a task's first round also what every client enrolled in it (the keys of `summaries`) had told of the task before.
     """
     size = int(np.size(state.server["shared"]))
-    sent: dict[int, Bytes] = {}
-    for client, one in zip(participants, reported):
+    sent: dict[int, Bytes] = dict.fromkeys(participants, (0, 0))
+    for client, one in reported.items():
         coded, dense = coded_and_dense(one.get("sent", size), size)
         extra = int(one.get("extra_bytes", 0))
         sent[client] = (coded + extra, dense + extra)

@@ -198,7 +198,7 @@ class _Run:
         participants = state_lib.sample_clients(self.settings, active, state.task, state.round)
         sent_down = communication.round_down(state, participants, active, self.data.newcomers(state.task))
         before = clocks.now()
-        reported, measured = self._train(participants) if participants else ([], {})
+        reported, measured = self._train(participants) if participants else ({}, {})
         training = clocks.now() - before
         scores = self._evaluate() if self.settings.evaluate_every == "round" else None
         sent_up = communication.round_up(state, participants, reported, self.data.summaries(state.task))
@@ -209,18 +209,21 @@ class _Run:
         state.round += 1
         self._record(event, training)
 
-    def _train(self, participants: Sequence[int]) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
-        """A round of the process; returns what it reports for each participant, and what the server measured."""
+    def _train(self, participants: Sequence[int]) -> tuple[dict[int, Mapping[str, Any]], Mapping[str, Any]]:
+        """A round of the process; returns what it reports for each participant, and what the server measured.
+
+        Participants whose worker got lost report nothing.
+        """
         state = self.state
-        server, changes, reported, measured = self.process.next(
-            state.server,
-            state.store.project(participants, self.process.next.type_signature.parameter[1]),
-            self._training_data(participants),
-        )
+        projected = state.store.project(participants, self.process.next.type_signature.parameter[1])
+        data = self._training_data(participants)
+        with runtime.allow_missing_clients() as missing:
+            server, changes, reported, measured = self.process.next(state.server, projected, data)
+        counted = [client for place, client in enumerate(participants) if place not in missing]
         state.fresh = not np.array_equal(state.server["shared"], server["shared"])
         state.server = server
-        state.store.merge(participants, changes)
-        return reported, measured
+        state.store.merge(counted, changes)
+        return dict(zip(counted, reported)), measured
 
     def _training_data(self, clients: Sequence[int]) -> list[Mapping[str, Any]]:
         return [one.training_data() for one in self._training_of(clients)]

@@ -20,16 +20,20 @@ def round_event(
     task: int,
     round_num: int,
     participants: Sequence[int],
-    client_metrics: Sequence[Mapping[str, Any]],
+    client_metrics: Mapping[int, Mapping[str, Any]],
     scores: Optional[Scores],
 ) -> dict[str, Any]:
     """What a round said, without its bytes and times.
+
+    `left_out` has the participants that the round did not count: their update was not finite, or they are among
+    `not_reported`, since their worker got lost.
 
     Args:
       task: number of the task, from 0.
       round_num: number of the round within the task, from 0.
       participants: the clients that took part.
-      client_metrics: what `next` reported for each of them; unknown metrics pass through by their own names.
+      client_metrics: what `next` reported for each of them, or for those whose worker did not get lost; unknown
+        metrics pass through by their own names.
       scores: by name, for every client its scores on tasks 0..task; None in a round without evaluation.
     """
     event: dict[str, Any] = {
@@ -38,14 +42,14 @@ def round_event(
         "round": round_num,
         "participants": list(participants),
     }
-    for client, reported in zip(participants, client_metrics):
+    for client, reported in client_metrics.items():
         for name, value in reported.items():
             event.setdefault(name, {})[str(client)] = np.asarray(value).tolist()
-    event["left_out"] = [
-        client
-        for client, reported in zip(participants, client_metrics)
-        if np.any(reported.get("non_finite", 0))
-    ]
+    silent = [client for client in participants if client not in client_metrics]
+    spoiled = [client for client, one in client_metrics.items() if np.any(one.get("non_finite", 0))]
+    event["left_out"] = sorted(spoiled + silent)
+    if silent:
+        event["not_reported"] = silent
     event.update({name: per_client(rows) for name, rows in (scores or {}).items()})
     return event
 

@@ -113,7 +113,7 @@ def _fed_avg(
     for number in range(settings.num_rounds):
         server, changes, reported, measured = process.next(server, store.project(everybody, kind), training)
         store.merge(everybody, changes)
-        event = events.round_event(0, number, clients, reported, None)
+        event = events.round_event(0, number, clients, dict(zip(clients, reported)), None)
         event[server_metrics.NAME] = server_metrics.by_path(measured)
         if event["left_out"]:
             raise RunError(

@@ -19,6 +19,10 @@ from tffcl.errors import RunError
 from tffcl.program import server_metrics
 from tffcl.program.history import Event
 
+_NO_NUMBERS = (
+    "event", "task", "round", "participants", "left_out", "not_reported", "selection", "attention",
+)  # fmt: skip
+
 
 class Reporter(Protocol):
     """Is told of a run's events, in order, each after its checkpoint."""
@@ -59,12 +63,8 @@ class ProgressBar:
             shown["score"] = f"{mean:.3f}"
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(event["event"] == "round")
-        if event.get("left_out"):
-            self._bar.write(
-                f"task {event['task']}, round {event['round']}: non-finite update of client(s) "
-                f"{', '.join(map(str, event['left_out']))} left out",
-                file=self._file or sys.stderr,
-            )
+        for line in _told_of_faults(event):
+            self._bar.write(line, file=self._file or sys.stderr)
 
         for part in server_metrics.rejected(event):
             self._bar.write(
@@ -131,6 +131,17 @@ def default_reporters(output_dir: Optional[Union[str, os.PathLike[str]]]) -> lis
     return told
 
 
+def _told_of_faults(event: Event) -> Iterator[str]:
+    """A line for each kind of clients that a round has left out."""
+    silent = event.get("not_reported", [])
+    spoiled = [client for client in event.get("left_out", []) if client not in silent]
+    where = f"task {event['task']}, round {event.get('round')}"
+    if spoiled:
+        yield f"{where}: non-finite update of client(s) {', '.join(map(str, spoiled))} left out"
+    if silent:
+        yield f"{where}: client(s) {', '.join(map(str, silent))} left out, their worker got lost"
+
+
 def mean_score(event: Event) -> Optional[float]:
     """Mean score over all clients and tasks in an event; None without data."""
     rows = event.get("accuracy") or event.get("nll") or []
@@ -149,7 +160,7 @@ def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
     Of what the server measured only the scalars.
     """
     for name, value in event.items():
-        if name in ("event", "task", "round", "participants", "left_out", "selection", "attention"):
+        if name in _NO_NUMBERS:
             continue
         if name == server_metrics.NAME:
             value = {path: one for path, one in value.items() if not isinstance(one, list)}

@@ -13,7 +13,13 @@ from tffcl.runtime.worker import Worker
 if TYPE_CHECKING:
     from tffcl.runtime.contexts import LocalRuntime, local, set_local
     from tffcl.runtime.in_process_runtime import InProcessRuntime, in_process, set_in_process
-    from tffcl.runtime.remote_runtime import LocalWorkers, RemoteRuntime, remote, take_worker_failures
+    from tffcl.runtime.remote_runtime import (
+        LocalWorkers,
+        RemoteRuntime,
+        allow_missing_clients,
+        remote,
+        take_worker_failures,
+    )
 
 __all__ = [
     "InProcessRuntime",
@@ -21,6 +27,7 @@ __all__ = [
     "LocalWorkers",
     "RemoteRuntime",
     "Worker",
+    "allow_missing_clients",
     "in_process",
     "local",
     "quiet_logs",
@@ -31,7 +38,7 @@ __all__ = [
 ]
 
 _IN_PROCESS = ("InProcessRuntime", "in_process", "set_in_process")
-_REMOTE = ("LocalWorkers", "RemoteRuntime", "remote", "take_worker_failures")
+_REMOTE = ("LocalWorkers", "RemoteRuntime", "allow_missing_clients", "remote", "take_worker_failures")
 
 
 def __getattr__(name: str) -> Any:

@@ -52,7 +52,8 @@ class ComposedPlanner(Planner):
         def run(cohort: Cohort, names: Mapping[str, Any]) -> Function:
             def call(*given: Any) -> ServerValue:
                 arguments = [values.reference_of(cohort, each) for each in given]
-                return ServerValue(kind.result, reference=cohort.server.call(computation, *arguments))
+                found = cohort.server.call(computation, *arguments)
+                return ServerValue(kind.result, reference=found, home=cohort.server)
 
             return Function(call, kind)
 

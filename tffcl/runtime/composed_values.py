@@ -72,12 +72,20 @@ class Parts:
 
 
 class ServerValue:
-    """A value at the server or without a place: as the user gave it, in bytes, or in the server's worker."""
+    """A value at the server or without a place: as the user gave it, in bytes, or in the server's worker.
+
+    One that was given, or is there in bytes, can move to another worker when the server's gets lost.
+    """
 
     def __init__(
-        self, kind: tff.Type, given: Any = None, data: Optional[bytes] = None, reference: Any = None
+        self,
+        kind: tff.Type,
+        given: Any = None,
+        data: Optional[bytes] = None,
+        reference: Any = None,
+        home: Optional[PartExecutor] = None,
     ):
-        self.kind, self._given, self._data, self._reference = kind, given, data, reference
+        self.kind, self._given, self._data, self._reference, self._home = kind, given, data, reference, home
 
     def data(self, cohort: Cohort) -> bytes:
         """The bytes of an `executor_pb2.Value`."""
@@ -90,8 +98,9 @@ class ServerValue:
 
     def reference(self, cohort: Cohort) -> Any:
         """The value in the server's worker."""
-        if self._reference is None:
+        if self._reference is None or self._home is not cohort.server:
             self._reference = cohort.server.create_encoded(self.data(cohort), self.kind)
+            self._home = cohort.server
         return self._reference
 
     def element(self, cohort: Cohort, index: int) -> ServerValue:
@@ -99,7 +108,8 @@ class ServerValue:
         kind = self.kind[index]
         if self._reference is None and self._data is None:
             return ServerValue(kind, given=tff.structure.from_container(self._given)[index])
-        return ServerValue(kind, reference=cohort.server.select(self.reference(cohort), index))
+        chosen = cohort.server.select(self.reference(cohort), index)
+        return ServerValue(kind, reference=chosen, home=cohort.server)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +124,7 @@ class Cohort:
     """
 
     server: PartExecutor
-    parts: Sequence[PartExecutor]
+    parts: Sequence[Any]
     sizes: Sequence[int]
     pool: concurrent.futures.Executor
 
@@ -154,6 +164,13 @@ def ingest(cohort: Cohort, value: Any, kind: tff.Type) -> Any:
         slices.append(members[:size])
         members = members[size:]
     return Parts(cohort.each(lambda part, own: part.create(own, kind), slices))
+
+
+def of_parts(value: Any, places: Sequence[int]) -> Any:
+    """A value that was ingested, as it is without all parts but those at some places of the cohort."""
+    if isinstance(value, tuple):
+        return tuple(of_parts(item, places) for item in value)
+    return Parts([value.references[place] for place in places]) if isinstance(value, Parts) else value
 
 
 def _has_places(kind: tff.Type) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
 import tensorflow_federated as tff
@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.runtime import compiling, health
 from tffcl.runtime import worker as worker_lib
-from tffcl.runtime.composed_executor import ComposedExecutorFactory
+from tffcl.runtime.composed_factory import ComposedExecutorFactory
 from tffcl.runtime.remote_workers import Deadline, RemoteWorker
 from tffcl.runtime.runtime import Runtime
 
@@ -26,15 +26,19 @@ _START_SECONDS = 10.0
 
 Event = dict[str, str]
 
+ON_LOST_WORKER = ("retry", "leave-out")
+
 
 class RemoteContext(tff.framework.SyncExecutionContext):
     """TFF's execution context over an executor that spreads clients over workers.
 
     Attributes:
       failures: Workers that got lost and that nobody has asked about yet: `worker` (its address) and `reason`.
+      factory: Of the executors.
+      may_leave_out: Whether calls that allow it end without the clients of a lost worker.
     """
 
-    def __init__(self, factory: ComposedExecutorFactory) -> None:
+    def __init__(self, factory: ComposedExecutorFactory, may_leave_out: bool) -> None:
         super().__init__(
             executor_fn=factory,
             compiler_fn=compiling.to_native,
@@ -42,6 +46,7 @@ class RemoteContext(tff.framework.SyncExecutionContext):
             transform_result=tff.tensorflow.transform_result,
         )
         self.failures: list[Event] = []
+        self.factory, self.may_leave_out = factory, may_leave_out
 
 
 class RemoteRuntime(Runtime):
@@ -58,6 +63,7 @@ class RemoteRuntime(Runtime):
         on_failure: Optional[Callable[[Event], None]] = None,
         patience: float = _PATIENCE_SECONDS,
         describe: Sequence[Callable[[], str]] = (),
+        on_lost_worker: str = "retry",
     ) -> None:
         """Connects to the workers.
 
@@ -67,14 +73,19 @@ class RemoteRuntime(Runtime):
           on_failure: See `remote`.
           patience: See `remote`.
           describe: For each worker, what says how it ended, where that can be known.
+          on_lost_worker: See `remote`.
 
         Raises:
-          InputError: Addresses that are none.
+          InputError: Addresses that are none, or a choice that is none.
           RunError: A worker that does not answer.
         """
         _check_addresses(addresses)
         _check_positive("call_timeout", call_timeout)
         _check_positive("patience", patience)
+        if on_lost_worker not in ON_LOST_WORKER:
+            raise errors.InputError(
+                f"on_lost_worker: expected {' or '.join(ON_LOST_WORKER)}, found {on_lost_worker!r}"
+            )
         self.events: list[Event] = []
         self._on_failure, self._lock = on_failure, threading.Lock()
         deadline = Deadline(call_timeout)
@@ -83,13 +94,14 @@ class RemoteRuntime(Runtime):
             RemoteWorker(address, deadline, self._tell, end) for address, end in zip(addresses, ends)
         ]
         self._factory = ComposedExecutorFactory(self.workers, deadline)
-        super().__init__(RemoteContext(self._factory))
+        super().__init__(RemoteContext(self._factory, on_lost_worker == "leave-out"))
         for worker in self.workers:
             worker.watch(min(_ASK_EVERY_SECONDS, patience), patience)
 
     def _tell(self, address: str, reason: str) -> None:
         event = {"worker": address, "reason": reason}
-        logger.warning("lost the worker at %s (%s); its clients go to the others", address, reason)
+        others = "" if self.context.may_leave_out else "; its clients go to the others"
+        logger.warning("lost the worker at %s (%s)%s", address, reason, others)
         with self._lock:
             self.events.append(event)
             self.context.failures.append(event)
@@ -143,13 +155,14 @@ def remote(
     call_timeout: Optional[float] = None,
     on_failure: Optional[Callable[[Event], None]] = None,
     patience: float = _PATIENCE_SECONDS,
+    on_lost_worker: str = "retry",
 ) -> RemoteRuntime:
     """Spreads the clients of every computation over workers: `with tffcl.runtime.remote(["a:9000", "b:9000"]): ...`.
 
     Each worker (`tffcl worker`) has a contiguous part of the clients; partial aggregates are merged by the computation
     that the aggregator has for it. What is at the server runs in the first worker. A worker that dies, hangs or is cut
-    off is left out, and the computation in which that happened runs again, whole, on the others; once it answers again
-    it takes part in the next one.
+    off is not asked any more, and the computation in which that happened runs again, whole, on the others; once it
+    answers again it takes part in the next one.
 
     Args:
       addresses: `host:port` of each worker.
@@ -157,19 +170,47 @@ def remote(
         as it takes.
       on_failure: Called, in any thread, with the `worker` and the `reason` when one gets lost.
       patience: Seconds for which a worker may not answer whether it is there.
+      on_lost_worker: "retry", or "leave-out": a computation that allows it (`allow_missing_clients`; a program's rounds
+        do) ends without the clients of a worker that got lost after they had begun. Others are retried.
 
     Returns:
       A runtime; leaving its `with` block restores the context before it, and leaves the workers running.
 
     Raises:
-      InputError: Addresses that are none.
+      InputError: Addresses that are none, or a choice that is none.
       RunError: A worker that does not answer.
     """
     lost = {address: health.check(address, _START_SECONDS) for address in _check_addresses(addresses)}
     for address, reason in lost.items():
         if reason is not None:
             raise errors.RunError(f"no worker answers at {address} ({reason}): start it with `tffcl worker`")
-    return RemoteRuntime(addresses, call_timeout, on_failure, patience)
+    return RemoteRuntime(addresses, call_timeout, on_failure, patience, on_lost_worker=on_lost_worker)
+
+
+@contextlib.contextmanager
+def allow_missing_clients() -> Iterator[list[int]]:
+    """Lets the one computation that is called inside end without clients whose worker gets lost.
+
+    It does so where the runtime was made with `on_lost_worker="leave-out"`. Its aggregates, and all that follows from
+    them, are then those of the other clients, and lists of values at the clients have no place for the missing ones:
+
+        with runtime.allow_missing_clients() as missing:
+            state, values = computation(state, data)
+        reported = [client for place, client in enumerate(clients) if place not in missing]
+
+    Yields:
+      The places of the missing clients among those of the call, once it has ended.
+    """
+    missing: list[int] = []
+    context = tff.framework.get_context_stack().current
+    if not (isinstance(context, RemoteContext) and context.may_leave_out):
+        yield missing
+        return
+    context.factory.missing = missing
+    try:
+        yield missing
+    finally:
+        context.factory.missing = None
 
 
 def take_worker_failures() -> list[Event]:
