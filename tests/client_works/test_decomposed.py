@@ -32,11 +32,12 @@ def randomised(runner, tasks, seed=0, foreign=None):
         state, _ = runner.end(state, runner.data(1))
     state = runner.begin(state, foreign=foreign)
     rng = np.random.default_rng(seed)
-    fixed = ("key", "task", "schedule", "foreign")
-    return {
+    fixed = ("key", "task", "schedule", "foreign", "trained")
+    drawn = {
         name: value if name in fixed else (0.5 * rng.normal(size=value.shape)).astype("f")
         for name, value in state.items()
     }
+    return {**drawn, "trained": np.int32(1)}
 
 
 # -- task borders ---------------------------------------------------------------------------------------------
@@ -83,10 +84,18 @@ def weighted(small, alpha, foreign):
     return sum(np.repeat(alpha[k], sizes) * row for k, row in enumerate(foreign))
 
 
-def test_a_client_without_examples_has_no_knowledge_to_send(small):
-    runner = small.Runner()
-    _, knowledge = runner.end(runner.begin(runner.start()), runner.data(0))
-    assert not knowledge.any()
+def test_who_trained_in_no_round_has_no_knowledge_to_send(small, fedweit):
+    """Without examples, never drawn, never finite: A still is the part of B with which a task begins."""
+    state, data, words = fedweit.begin(fedweit.start()), fedweit.data(), small.context()
+    words["vectors"][1:, 2] = np.nan
+    spoiled, *_ = fedweit.train(state, fedweit.data(words=words))
+    empty, *_ = fedweit.train(state, fedweit.data(0))
+    for untrained, examples in ((state, data), (spoiled, data), (empty, fedweit.data(0))):
+        assert untrained["adaptive"].any()
+        assert not fedweit.end(untrained, examples)[1].any()
+    trained, *_ = fedweit.train(spoiled, data)
+    np.testing.assert_array_equal(fedweit.end(trained, data)[1], trained["adaptive"])
+    assert not fedweit.end(fedweit.begin(fedweit.end(trained, data)[0]), data)[1].any()  # each task anew
 
 
 @pytest.mark.parametrize("start", [1e-300, 1e-9, 1 - 1e-9, np.nextafter(1.0, 0.0)])

@@ -16,7 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors, runtime
-from tffcl.runtime import health, remote_runtime
+from tffcl.runtime import health, remote_runtime, remote_workers
 from tffcl.runtime.worker import Worker
 
 _VECTOR = tff.TensorType(np.float32, [None])
@@ -135,6 +135,17 @@ def test_a_worker_that_needs_longer_than_the_deadline():
         assert entered.events[0] == {
             "worker": workers[0].address, "reason": "not done within the time for a call"
         }  # fmt: skip
+
+
+def test_a_worker_that_is_slow_to_free_something_is_not_lost(monkeypatch):
+    monkeypatch.setattr(remote_workers, "_DISPOSE_SECONDS", 0.2)
+    with two_workers() as (entered, workers):
+        assert _quick(CLIENTS) == 10
+        os.kill(workers[1].pid, signal.SIGSTOP)
+        entered.workers[1].forget(2)
+        os.kill(workers[1].pid, signal.SIGCONT)
+        assert _quick(CLIENTS) == 10
+        assert not entered.events
 
 
 def test_all_workers_gone_is_one_clear_line():

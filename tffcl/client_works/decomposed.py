@@ -65,9 +65,8 @@ class DecomposedWork(ClientWork):
         self.state_type = decomposed_state_type(network, self._adds_foreign)
         past = ("past_mask_logits", "past_adaptive", "past_reference") if self._retention.in_objective else ()
         foreign = ("foreign",) if self._adds_foreign else ()
-        rounds = ("trained",) if network.starts_from_data else ()
-        self.train_reads = ("key", "task", "base", "schedule", "plan", *rounds, *CURRENT, *foreign, *past)
-        self.train_writes = ("base", "schedule", *rounds, *CURRENT, *past[1:2])
+        self.train_reads = ("key", "task", "base", "schedule", "plan", "trained", *CURRENT, *foreign, *past)
+        self.train_writes = ("base", "schedule", "trained", *CURRENT, *past[1:2])
         self.evaluate_type = OrderedDict((name, self.state_type[name]) for name in ("base", "plan", *CURRENT))
         self.evaluate_type["reference"] = self.state_type["past_reference"]
         if self._adds_foreign:
@@ -132,11 +131,10 @@ class DecomposedWork(ClientWork):
             local=self._exchange.local_in(local, shared),
             past_adaptive=past,
             past_reference=self._past_references(state, past),
+            trained=tf.constant(0),
         )
         if self._adds_foreign:
             new["foreign"] = foreign
-        if network.starts_from_data:
-            new["trained"] = tf.constant(0)
         return new
 
     def _supported(self, values: tf.Tensor, state: Tensors) -> tf.Tensor:
@@ -154,7 +152,11 @@ class DecomposedWork(ClientWork):
         return self._retention.past_adaptives(self.network.kernels, *[state[name] for name in names])
 
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
-        """The task's parameters become rows of the past; a client without examples has learned nothing to send."""
+        """The task's parameters become rows of the past; who trained in none of its rounds has nothing to send.
+
+        Such a client had no examples, was never drawn, or was left out each time. Its A still is what the task began
+        with, a part of B, which would pass for knowledge.
+        """
         layout = self.network.kernels
         ended = {f"past_{name}": state[name] for name in CURRENT}
         ended["past_reference"] = decomposed_kernel(
@@ -166,7 +168,7 @@ class DecomposedWork(ClientWork):
         for name, row in ended.items():
             new[name] = tf.concat([state[name], row[None]], 0)
         sent = self._supported(prune(state["adaptive"], self.options.sparsity), state)
-        learned = tf.where(num_examples(data["train"]) > 0, sent, 0.0)
+        learned = tf.where(state["trained"] > 0, sent, 0.0)
         return new, OrderedDict(knowledge=learned)
 
     def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
@@ -228,9 +230,7 @@ class DecomposedWork(ClientWork):
         count = num_examples(data["train"])
         schedule, metrics = loop.run(loss_fn, validation_fn, count, state["schedule"], key)
         changed = {name: variable.read_value() for name, variable in variables.items()}
-        changed["schedule"] = schedule
-        if self.network.starts_from_data:
-            changed["trained"] = state["trained"] + 1
+        changed["schedule"], changed["trained"] = schedule, state["trained"] + 1
         return self._outcome(changed, state, shared, data, metrics)
 
     def _first_local(self, state: Tensors, data: Mapping[str, Any]) -> tf.Tensor:

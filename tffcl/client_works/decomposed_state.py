@@ -26,10 +26,7 @@ def decomposed_state_type(network: Network, adds_foreign: bool) -> OrderedDict:
         base=floats(size),
         schedule=floats(4),
         plan=tff.TensorType(np.int32, [network.plan_size]),
-    )
-    if network.starts_from_data:
-        state["trained"] = tff.TensorType(np.int32)  # rounds of this task
-    state.update(
+        trained=tff.TensorType(np.int32),  # rounds of this task that counted
         mask_logits=floats(masks),
         adaptive=floats(size),
         attention=floats(*network.attention_shape),

@@ -237,11 +237,13 @@ class _Run:
         active = self.data.active(task)
         attention = [state.store[c].get("attention") if c in active else None for c in self.clients]
         sent = dict.fromkeys(self.clients, (0, 0))
-        if active:
-            sent.update(self._end_task_of(active))
+        uploaded = self._end_task_of(active) if active else {}
+        sent.update(uploaded)
         event = events.task_event(task, self._evaluate(), state.selections[task], state.base)
         events.add_attention(event, state.selections[task], attention)
         events.add_bytes(event, "up", sent)
+        if self.process.num_foreign:
+            events.add_silent(event, [client for client in active if client not in uploaded])
         state.task, state.round = task + 1, 0
         self._record(event)
         self._forget_training_data(task)
@@ -263,6 +265,8 @@ class _Run:
                 continue  # nobody would ever read it
             summaries = self.data.summaries(task)
             for client, upload in zip(active[part], uploads):
+                if not np.any(upload["knowledge"]):  # as of one that was left out of all rounds
+                    continue
                 entry = state.base.add(client, task, upload["knowledge"], summaries[client])
                 sent[client] = communication.coded_and_dense(
                     state.base.nonzeros(entry), self.process.knowledge_size

@@ -92,6 +92,12 @@ def add_attention(
         }
 
 
+def add_silent(event: dict[str, Any], clients: Sequence[int]) -> None:
+    """Puts the clients that had nothing for the knowledge base, though active in the task, under `nothing_learned`."""
+    if clients:
+        event["nothing_learned"] = list(clients)
+
+
 def add_bytes(event: dict[str, Any], direction: str, sent: Mapping[int, tuple[int, int]]) -> None:
     """Puts (sparse-coded, dense) bytes of each client under `bytes_up` or `bytes_down`, and `..._dense`."""
     event[f"bytes_{direction}"] = {str(client): coded for client, (coded, _) in sent.items()}

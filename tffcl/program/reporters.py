@@ -20,7 +20,7 @@ from tffcl.program import server_metrics
 from tffcl.program.history import Event
 
 _NO_NUMBERS = (
-    "event", "task", "round", "participants", "left_out", "not_reported", "selection", "attention",
+    "event", "task", "round", "participants", "left_out", "not_reported", "nothing_learned", "selection", "attention",
 )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def default_reporters(output_dir: Optional[Union[str, os.PathLike[str]]]) -> lis
 
 
 def _told_of_faults(event: Event) -> Iterator[str]:
-    """A line for each kind of clients that a round has left out."""
+    """A line for each kind of clients that were left out."""
     silent = event.get("not_reported", [])
     spoiled = [client for client in event.get("left_out", []) if client not in silent]
     where = f"task {event['task']}, round {event.get('round')}"
@@ -140,6 +140,9 @@ def _told_of_faults(event: Event) -> Iterator[str]:
         yield f"{where}: non-finite update of client(s) {', '.join(map(str, spoiled))} left out"
     if silent:
         yield f"{where}: client(s) {', '.join(map(str, silent))} left out, their worker got lost"
+    if event.get("nothing_learned"):
+        unlearned = ", ".join(map(str, event["nothing_learned"]))
+        yield f"task {event['task']}: client(s) {unlearned} have learned nothing and send nothing to the others"
 
 
 def mean_score(event: Event) -> Optional[float]:
