@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import click
+import numpy as np
 import pytest
 
 from tffcl.commands import exit_with
@@ -55,3 +57,26 @@ def wrong(done: Done, *parts: str) -> None:
     assert sum("error" in line for line in lines) == 1
     for part in parts:
         assert part in lines[-1]
+
+
+def once(function: Callable) -> Callable:
+    """Calls the function the first time only, and gives its result whatever the arguments are later."""
+    results: list = []
+
+    def call(*args: object) -> object:
+        results.extend([] if results else [function(*args)])
+        return results[0]
+
+    return call
+
+
+def small_vectors(folder: pathlib.Path) -> pathlib.Path:
+    """A file of word vectors of eight dimensions for the sample that ships: runs with it take seconds."""
+    from tffcl import datasets
+
+    texts = datasets.load("sample")
+    words = sorted({word for text in texts.train_texts for word in datasets.tokenise(text)})
+    rows = np.random.default_rng(1).normal(size=(len(words), 8)).round(3)
+    path = folder / "small.txt"
+    path.write_text("".join(f"{word} {' '.join(map(str, row))}\n" for word, row in zip(words, rows)))
+    return path

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import os
+import pathlib
+import re
 import subprocess
-import sys
 import threading
 import time
 
@@ -13,10 +16,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from command_line import once, runs, small_vectors
+from serving import Accident, Served, assert_same_results, children, events, is_gone_soon
 
-from tffcl import errors, runtime
+from tffcl import errors, reports, runtime
 
-_PROGRAM = [sys.executable, "-c", "from tffcl.cli import main; main()"]
+_DOCS = pathlib.Path(__file__).parents[2] / "docs" / "runtime.md"
+_EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "fedseit_trec.py"
 _ONE = tff.TensorType(np.float32, [1])
 _PREFIX = f"t{os.getpid() % 100000}"  # an interface's name has at most 15 characters
 
@@ -38,45 +44,38 @@ def _networks_are_allowed():
 pytestmark = pytest.mark.skipif(not _networks_are_allowed(), reason="no network name spaces here (root, ip)")
 
 
+def _documented(number, name, cable):
+    """The words of the commands in the documentation that make a machine, with names of our own."""
+    (block,) = re.findall(r"```sh\nfor n in 1 2; do\n(.*?)done\n```", _DOCS.read_text(), re.DOTALL)
+    text = block.replace("machine$n", name).replace("cable$n", cable).replace("$n", str(number))
+    return [line.rstrip(" &").split() for line in text.strip().split("\n")]
+
+
 class Machine:
     """A network name space with one cable to this one, and a `tffcl worker` in it."""
 
     def __init__(self, number):
         self.name, self.cable = f"{_PREFIX}n{number}", f"{_PREFIX}c{number}"
-        self.host, self._here = f"10.213.{number}.2", f"10.213.{number}.1/24"
-        self.address = f"{self.host}:9000"
-        for step in (
-            f"netns add {self.name}",
-            f"link add {self.cable} type veth peer name eth0 netns {self.name}",
-            f"addr add {self._here} dev {self.cable}",
-            f"link set {self.cable} up",
-            f"-n {self.name} addr add {self.host}/24 dev eth0",
-            f"-n {self.name} link set eth0 up",
-            f"-n {self.name} link set lo up",
-        ):
-            done = _ip(*step.split())
+        self.address = f"10.213.{number}.2:9000"
+        *steps, start = _documented(number, self.name, self.cable)
+        for step in steps:
+            done = subprocess.run(step, capture_output=True, text=True)
             assert done.returncode == 0, (step, done.stderr)
-        self.process = subprocess.Popen(
-            ["ip", "netns", "exec", self.name, *_PROGRAM, "worker", "--host", self.host]
-            + ["--port", "9000", "--threads", "1"],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for line in self.process.stderr:
-            if line.startswith("ready"):
-                break
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+        place = start.index("tffcl")
+        assert start[place : place + 2] == ["tffcl", "worker"]
+        self.served = Served(*start[place + 2 :], before=tuple(start[:place]))
+        assert self.served.address == self.address
 
     def cut(self):
         """As when somebody pulls the cable: no packet comes, and none is refused."""
         assert _ip("link", "set", self.cable, "down").returncode == 0
 
     def kill(self):
-        self.process.kill()
+        self.served.kill()
 
     def close(self):
-        self.process.kill()
-        self.process.wait(10)
+        self.served.close()
+        assert is_gone_soon(self.served.worker_pid)
         _ip("link", "del", self.cable)
         _ip("netns", "del", self.name)
 
@@ -139,3 +138,53 @@ def test_a_machine_that_was_cut_off_before_is_one_clear_line(machines, monkeypat
     machines[1].cut()
     with pytest.raises(errors.RunError, match=r"no worker answers at 10\.213\.2\.2:9000"):
         runtime.remote([machine.address for machine in machines])
+
+
+@pytest.fixture(name="example")
+def _example():
+    """The example of FedSeIT as a program in this process."""
+    spec = importlib.util.spec_from_file_location("tffcl_tests_fedseit_example", _EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        # What takes most of a short run's time and is the same each time.
+        patch.setattr(module, "build_fedseit", once(module.build_fedseit))
+        patch.setattr(reports, "write_plots", lambda _: [])
+        for run in runs():
+            yield functools.partial(run, command=module.main)
+
+
+@pytest.mark.slow
+def test_the_example_of_fedseit_over_two_machines(machines, example, tmp_path):
+    """Over both it comes to what it comes to over one, also when one is killed in mid-round."""
+    before, vectors = children(), small_vectors(tmp_path)
+    short = (
+        "--output-dir",
+        "run",
+        "--dataset",
+        "sample",
+        "--embeddings",
+        vectors,
+        "--num-clients",
+        "2",
+        "--num-tasks",
+        "2",
+    )
+    short += ("--num-rounds", "2", "--num-epochs", "20", "--patience", "0", "--evaluate-every", "task")
+
+    def start(name, *over):
+        workers = ",".join(machine.address for machine in over)
+        (tmp_path / name).mkdir()
+        done = example(*short, "--runtime", "remote", "--workers", workers, cwd=tmp_path / name)
+        assert done.returncode == 0, done.stderr
+
+    start("one", machines[0])
+    start("both", *machines)
+    killed = machines[1].served
+    with Accident(tmp_path / "killed" / "run" / "history.jsonl", 1, killed, machines[1].kill):
+        start("killed", *machines)
+    for name, lost in (("both", []), ("killed", [machines[1].address])):
+        assert_same_results(tmp_path / name / "run", tmp_path / "one" / "run")
+        lines = events(tmp_path / name / "run" / "history.jsonl")
+        assert [one["worker"] for line in lines for one in line.get("worker_failures", [])] == lost
+    assert children() <= before

@@ -1,0 +1,200 @@
+"""`tffcl worker` programs for tests, what may happen to them in the midst of a run, and what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+PROGRAM = [sys.executable, "-c", "from tffcl.cli import main; main()"]
+PATIENCE = 240.0  # seconds for anything that has to come: the machine may be busy with other tests
+
+
+@functools.cache
+def _may_have_a_network() -> bool:
+    probe = "from tffcl.runtime.network import enter_private_network; enter_private_network()"
+    return subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 0
+
+
+needs_network = pytest.mark.skipif(not _may_have_a_network(), reason="no network name spaces here")
+
+
+def wait_until(condition: Callable[[], bool], what: Callable[[], str], seconds: float = PATIENCE) -> None:
+    """Waits for an event; where it does not come, `what` tells how things stand."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.02)
+
+
+class Served:
+    """A `tffcl worker` of our own, and what it has said so far."""
+
+    def __init__(self, *args: object, before: tuple[str, ...] = ()):
+        self.lines: list[str] = []
+        command = [*before, *PROGRAM, "worker", "--threads", "1", *map(str, args)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        try:
+            ready = self.wait_for(r"ready: a TFF worker listens on (\S+) \(pid (\d+)\)")
+        except BaseException:
+            self.close()
+            raise
+        self.address, self.worker_pid = ready[1], int(ready[2])
+
+    def _read(self) -> None:
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait_for(self, pattern: str) -> re.Match:
+        """The first line so far, or to come, in which the pattern is found."""
+        found: list[re.Match] = []
+
+        def look() -> bool:
+            ended = not self._reader.is_alive()
+            found.extend(filter(None, (re.search(pattern, line) for line in list(self.lines))))
+            assert found or not ended, f"no line {pattern!r} among {self.lines}, and the program has ended"
+            return bool(found)
+
+        wait_until(look, lambda: f"no line {pattern!r} among {self.lines}")
+        return found[0]
+
+    def cpu_seconds(self) -> float:
+        """What TFF's worker has used so far."""
+        fields = pathlib.Path(f"/proc/{self.worker_pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def kill(self) -> None:
+        """kill -9 of the program, with which the worker ends."""
+        self.process.kill()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """The exit code after a signal."""
+        self.process.send_signal(number)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)  # the pipe ends with the last process that holds it
+        self.process.stderr.close()
+
+
+@contextlib.contextmanager
+def serve(*args: object, **options: tuple[str, ...]) -> Iterator[Served]:
+    """A `tffcl worker` that is gone at the end, and nothing of it is left."""
+    served = Served(*args, **options)
+    try:
+        yield served
+    finally:
+        served.close()
+    assert is_gone_soon(served.worker_pid)
+
+
+def is_gone_soon(pid: int) -> bool:
+    """Whether a process has ended, or does within seconds."""
+
+    def gone() -> bool:
+        try:
+            return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    with contextlib.suppress(AssertionError):
+        wait_until(gone, str, 20.0)
+    return gone()
+
+
+def children() -> set[int]:
+    """The processes that this one has started, and that have not been waited for."""
+    found: set[int] = set()
+    for thread in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found |= set(map(int, (thread / "children").read_text().split()))
+    return found
+
+
+class Accident(threading.Thread):
+    """Something happens to workers while they compute the next round of a run.
+
+    Args:
+      history: The run's `history.jsonl`.
+      lines: How many lines have to stand there.
+      watched: The worker that has to be at work since then.
+      happen: What happens.
+    """
+
+    def __init__(self, history: pathlib.Path, lines: int, watched: Served, happen: Callable[[], None]):
+        super().__init__(daemon=True)
+        self._history, self._lines, self._watched, self._happen = history, lines, watched, happen
+        self.failed: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            self.failed = error
+
+    def _run(self) -> None:
+        wait_until(lambda: len(events(self._history)) >= self._lines, lambda: "the run does not get on")
+        before = self._watched.cpu_seconds()
+        wait_until(lambda: self._watched.cpu_seconds() > before + 0.1, lambda: "the worker is idle")
+        self._happen()
+
+    def __enter__(self) -> Accident:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.join(PATIENCE)
+        if self.failed is not None:
+            raise self.failed
+        assert not self.is_alive(), "the run has ended before anything happened"
+
+
+def events(history: pathlib.Path) -> list[dict]:
+    """The lines that stand in a run's history, if there is one."""
+    if not history.exists():
+        return []
+    return [json.loads(line) for line in history.read_text().split("\n")[:-1]]
+
+
+def _numbers(folder: pathlib.Path) -> list:
+    """What a run has come to: its results, and what each round reported."""
+    results = json.loads((folder / "results.json").read_text())
+    assert results.pop("seconds")
+    lines = events(folder / "history.jsonl")
+    return [results, [[line.get(name) for name in ("loss", "validation_loss", "bytes_up")] for line in lines]]
+
+
+def assert_same_results(found: pathlib.Path, expected: pathlib.Path) -> None:
+    """Two run directories with the same results, and the same losses on the way; floats up to 1e-6."""
+    _assert_same(_numbers(found), _numbers(expected))
+
+
+def _assert_same(found: object, expected: object) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        found, expected = list(found.values()), list(expected.values())
+    if isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected):
+            _assert_same(one, other)
+    else:
+        assert found == (pytest.approx(expected, rel=1e-6) if isinstance(expected, float) else expected)
