@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Optional, TypeVar
 
@@ -43,6 +44,11 @@ _CALL_TIMEOUT = click.option(
     "--call-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
     help="For --runtime remote: a worker whose part of a round takes longer is left out.  [default: no limit]",
 )  # fmt: skip
+_CLIENT_DIR = click.option(
+    "--client-dir", metavar="DIR",
+    help="Clients keep their states and data in files below this folder, on the machine where their work is done, and "
+    "only handles come here.  [default: all in the memory of this program]",
+)  # fmt: skip
 
 
 _DP_BASE = (
@@ -74,7 +80,7 @@ def DP_BASE(command: Any) -> Any:
 
 def RUNTIME(command: Any) -> Any:
     """The flag `--runtime`, and what goes with it."""
-    return _RUNTIME(_WORKERS(_CALL_TIMEOUT(command)))
+    return _RUNTIME(_WORKERS(_CALL_TIMEOUT(_CLIENT_DIR(command))))
 
 
 def evaluate_every(default: str) -> Flag:
@@ -112,6 +118,7 @@ class RunOptions:
     dp_base_noise: Optional[float]
     dp_base_quantile: Optional[float]
     dp_base_delta: Optional[float]
+    client_dir: Optional[str]
 
     FLAGS: ClassVar[Sequence[Flag]] = ()
     POSITIVE: ClassVar[Sequence[str]] = ()  # numbers above 0, and 0 or more, unless None
@@ -120,7 +127,7 @@ class RunOptions:
     OPTIONAL: ClassVar[Sequence[str]] = _OF_DP_BASE
     ALONE: ClassVar[Sequence[str]] = ()  # methods in which no updates of several clients come together
     PLACES: ClassVar[Sequence[str]] = (
-        "dataset", "data_dir", "output_dir", "resume", "runtime", "workers", "call_timeout",
+        "dataset", "data_dir", "output_dir", "resume", "runtime", "workers", "call_timeout", "client_dir",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -135,6 +142,10 @@ class RunOptions:
             raise InputError("--runtime remote and --workers HOST:PORT,... go together")
         if self.call_timeout is not None and self.runtime != "remote":
             raise InputError("--call-timeout is for --runtime remote")
+        if self.runtime == "remote" and self.client_dir is not None and not os.path.isabs(self.client_dir):
+            raise InputError(
+                f"--client-dir must be an absolute path on the machines of --workers; got {self.client_dir}"
+            )
         if self.resume and self.output_dir is None:
             raise InputError("--resume needs the directory of the run to go on with: --output-dir DIR")
         self._check_dp_base()
