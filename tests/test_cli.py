@@ -83,6 +83,10 @@ def test_help_is_quick():
             ["run", "fedseit", "--selection", "sit", "--dp-sit-clip", "5", "--dp-sit-noise", "0"],
             ["--dp-sit-noise must be a number above 0"],
         ),
+        (
+            ["run", "fedseit", "--runtime", "remote", "--workers", "h:1", "--client-dir", "x"],
+            ["--client-dir must be an absolute path", "x"],
+        ),
         (["run", "nothing"], ["nothing"]),
         (["report"], ["RUN_DIR"]),
     ],

@@ -209,6 +209,19 @@ def test_a_finished_run_given_again_says_the_same(run, finished):
     assert json.loads((folder / "run" / "results.json").read_text())["nll"] == before["nll"]
 
 
+def test_clients_with_files_end_as_those_without(run, finished):
+    folder, _ = finished
+    args = ("--order-agnostic", "--num-masks", "2", "--client-dir", "clients")
+    done = run(*SHORT[:-1], "files", *args, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    numbers = [json.loads((folder / name / "results.json").read_text()) for name in ("run", "files")]
+    for name in ("nll", "nll_task_known", "nll_newest", "average_nll_one_mask"):  # of tasks scored one by one
+        one, other = (np.array(each[name], float) for each in numbers)
+        np.testing.assert_allclose(other, one, rtol=1e-6)
+    assert numbers[0]["bytes_up"] == numbers[1]["bytes_up"]
+    assert len(list((folder / "clients").glob("run-*/client-000?/state-*.index"))) == 2 * 5
+
+
 def test_its_directory_is_protected(run, finished):
     folder, _ = finished
     wrong(run(*SHORT, cwd=folder), "holds a run already", "--resume")

@@ -473,6 +473,20 @@ def test_stopped_after_a_round_it_goes_on_with_its_encoder(run, finished, tmp_pa
     assert stripped(tmp_path / "run") == stripped(folder / "run")
 
 
+def test_clients_with_files_end_as_those_without(run, finished):
+    folder, _ = finished
+    args = (*SHORT[:-1], "files", *PRIVATE, "--client-dir", "clients")
+    code, _, stderr = run(*args, cwd=folder)
+    assert code == 0, stderr
+    found, expected = stripped(folder / "files"), stripped(folder / "run")
+    assert found.pop("config") == {**expected.pop("config"), "client_store": "files"}
+    assert found == expected
+    assert len(list((folder / "clients").glob("run-*/client-000?/about.txt"))) == 2
+    for path in (folder / "clients").glob("run-*/client-0001/state-*.index"):
+        path.write_bytes(path.read_bytes()[:40])
+    wrong(run(*args, "--resume", cwd=folder), "client 1: cannot read version", str(folder / "clients"))
+
+
 def test_its_directory_is_protected(run, finished):
     folder, _ = finished
     wrong(run(*SHORT, *PRIVATE, cwd=folder), "holds a run already", "--resume")

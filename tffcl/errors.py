@@ -29,6 +29,10 @@ class RunError(TffclError):
     """A run that cannot start, resume or go on: a foreign run directory, a full disk, a lost worker."""
 
 
+class OperationError(RunError):
+    """A TensorFlow operation that failed where a computation ran: a file that is not there, for example."""
+
+
 def run_exists(folder: object) -> RunError:
     """The error for a run directory that may not be written over."""
     return RunError(f"{folder} holds a run already: go on with it (--resume), or give another directory")

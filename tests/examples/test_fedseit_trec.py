@@ -54,6 +54,20 @@ def test_it_runs(finished):
 
 
 @pytest.mark.slow
+def test_clients_with_files_end_as_those_of_the_example(run, finished, tmp_path):
+    args = ("--output-dir", tmp_path / "files", "--client-dir", tmp_path / "clients")
+    done = run("run", "fedseit", *SHORT, *args)
+    assert done.returncode == 0, done.stderr
+    found = [
+        json.loads((folder / "results.json").read_text()) for folder in (finished[1], tmp_path / "files")
+    ]
+    for one in found:
+        del one["seconds"], one["config"]
+    assert found[0] == found[1]
+    assert len(list((tmp_path / "clients").glob("run-*/client-000?/about.txt"))) == 2
+
+
+@pytest.mark.slow
 def test_its_run_directory_is_protected_from_the_command(run, finished):
     args = ("run", "fedseit", *SHORT, "--output-dir", finished[1])
     wrong(run(*args), "holds a run already", "--resume")

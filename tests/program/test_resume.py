@@ -267,7 +267,10 @@ spec = importlib.util.spec_from_file_location("tiny", sys.argv[1])
 tiny = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tiny)
 with runtime.local():
-    tiny.run_enrolled(tiny.build_process(), sys.argv[3:], sys.argv[2], clients_per_round=2, resume=True)
+    from tffcl.program import ClientFiles
+
+    options = {"clients_per_round": 2, "resume": True, "client_files": ClientFiles(sys.argv[2] + "-clients")}
+    tiny.run_enrolled(tiny.build_process(), sys.argv[3:], sys.argv[2], **options)
 """
 
 

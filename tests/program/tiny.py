@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.client_works.task_views import of_task
 from tffcl.program import ClientTask, run_program
 from tffcl.streams import Enrollment
 from tffcl.templates import ClientWork, FinalizerProcess, compose_continual_process, placed
@@ -101,8 +102,7 @@ class TinyWork(ClientWork):
         }
 
     def task_view(self, state, task):
-        past = task < int(state["count"])
-        return OrderedDict(base=state["base"], adaptive=state["past"][task] if past else state["adaptive"])
+        return OrderedDict(base=state["base"], adaptive=of_task(task, state["past"], state["adaptive"]))
 
 
 def build_finalizer(kind, update):

@@ -26,6 +26,7 @@ from tffcl.client_works.optimizers import empty_variable
 from tffcl.client_works.outcome import all_finite, settle
 from tffcl.client_works.pieces import PiecewiseVariable, Variables, read, variables_of
 from tffcl.client_works.retention import build_retention, penalty
+from tffcl.client_works.task_views import of_task
 from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop, num_examples
 from tffcl.layers.kernels import decomposed_kernel, foreign_sum, prune
 from tffcl.models.network import Network
@@ -312,21 +313,18 @@ class DecomposedWork(ClientWork):
 
     # -- evaluation ------------------------------------------------------------------------------------------
 
-    def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
-        past = len(state["past_local"])
+    def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
         view = OrderedDict(base=state["base"], plan=state["plan"])
         for name in CURRENT:
-            view[name] = state[f"past_{name}"][task] if task < past else state[name]
+            view[name] = of_task(task, state[f"past_{name}"], state[name])
         view["reference"] = state["past_reference"][task : task + 1]
         if self._adds_foreign:
-            view["foreign_sum"] = self._viewed_foreign_sum(state, task, past)
+            view["foreign_sum"] = self._viewed_foreign_sum(task, state)
         return view
 
-    def _viewed_foreign_sum(self, state: Mapping[str, Any], task: int, past: int) -> np.ndarray:
-        if task < past:
-            return state["past_foreign"][task]
-        attention = tf.convert_to_tensor(state["attention"])
-        return self._foreign_sum(attention, tf.convert_to_tensor(state["foreign"])).numpy()
+    def _viewed_foreign_sum(self, task: Any, state: Mapping[str, Any]) -> Any:
+        attention, foreign = (tf.convert_to_tensor(state[name]) for name in ("attention", "foreign"))
+        return of_task(task, state["past_foreign"], lambda: self._foreign_sum(attention, foreign))
 
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """One task's own mask, adaptive, attention and local parameters on examples: see `evaluated`."""

@@ -21,6 +21,7 @@ from tffcl.client_works.fisher import fisher_of_client
 from tffcl.client_works.optimizers import empty_variable
 from tffcl.client_works.outcome import all_finite, settle
 from tffcl.client_works.penalised import Penalised, Penalties
+from tffcl.client_works.task_views import of_task
 from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop, num_examples
 from tffcl.models.network import Network
 from tffcl.templates import ClientWork
@@ -187,10 +188,8 @@ class PlainWork(ClientWork):
         support = self.network.support(state["plan"])
         return tf.ones_like(base, tf.bool) if support is None else support > 0.5
 
-    def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
-        past = len(state["past_local"])
-        local = state["past_local"][task] if task < past else state["local"]
-        return OrderedDict(plan=state["plan"], local=local)
+    def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
+        return OrderedDict(plan=state["plan"], local=of_task(task, state["past_local"], state["local"]))
 
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """The server's newest kernels with one task's own local parameters on examples: see `evaluated`."""

@@ -281,8 +281,8 @@ class RehearsalWork(ClientWork):
             )
         return randomness.fold(randomness.fold(root, state["task"]), randomness.PRIVACY)
 
-    def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
-        return OrderedDict(task=np.asarray(task, np.int32))
+    def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
+        return OrderedDict(task=task if tf.is_tensor(task) else np.asarray(task, np.int32))
 
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """The server's classifier on mu, the centre of each example's posterior: sums `count`, `loss`, `correct`."""

@@ -21,14 +21,12 @@ import tensorflow as tf
 
 from tffcl import program, reports
 from tffcl.client_works import evaluation
-from tffcl.commands import fil_ver_models
+from tffcl.commands import fil_ver_models, running
 from tffcl.commands.fil_ver_flags import OFFLINE
 from tffcl.commands.fil_ver_models import FrozenModel
 from tffcl.commands.fil_ver_options import FilVerOptions
 from tffcl.datasets import Domains
-from tffcl.program import checkpoint
-from tffcl.program.settings import Settings
-from tffcl.program.state import RunState, first_state
+from tffcl.program.state import RunState
 from tffcl.reports import run_files, tables
 from tffcl.streams import TaskStream
 from tffcl.templates import ContinualProcess
@@ -53,7 +51,7 @@ def complete(
       frozen: what was trained on, or None where nothing was frozen.
     """
     results = reports.load_results(folder)
-    state = _last_state(folder, process, results["config"])
+    state = running.last_state(options, folder, process)
     results["memory"] = _memory(options, state, domains, frozen)
     if frozen is not None and frozen.trained:
         results["pretraining_accuracy"] = frozen.accuracy
@@ -106,19 +104,13 @@ def _bytes(count: int) -> str:
     return tables.format_bytes(count) if count else tables.NO_DATA
 
 
-def _last_state(folder: pathlib.Path, process: ContinualProcess, config: Mapping[str, Any]) -> RunState:
-    template = first_state(process, config["num_clients"], Settings(config["num_rounds"], config["seed"]))
-    found = checkpoint.Checkpoints(folder / "checkpoints").restore(template)
-    return template if found is None else found[0]
-
-
 def _memory(
     options: FilVerOptions, state: RunState, domains: Domains, frozen: Optional[FrozenModel]
-) -> dict[str, int]:
-    """Bytes at the end of the run; see the module."""
+) -> dict[str, Optional[int]]:
+    """Bytes at the end of the run; see the module. None of clients that nobody here sees."""
     image = int(np.prod(domains.image_size))
     clients = [_rows_and_bytes(state.store[client], "memory_") for client in range(len(state.store))]
-    rows, held = max(clients)
+    rows, held = max(clients, default=(None, None))
     if options.method == "naive-end-to-end":  # whose memory is images, and stands with the data
         rows = min(options.remembered, (options.num_tasks - 1) * options.examples_per_task)
         held = rows * (image + np.dtype(np.int32).itemsize)
@@ -126,7 +118,7 @@ def _memory(
     return {
         "client_rows": rows,
         "client": held,
-        "client_raw_images": rows * image,
+        "client_raw_images": None if rows is None else rows * image,
         "server_rows": server_rows,
         "server": server_held,
         "server_raw_images": server_rows * image,

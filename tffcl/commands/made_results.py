@@ -19,13 +19,11 @@ import tensorflow as tf
 
 from tffcl import client_works, models, program, reports
 from tffcl.client_works import evaluation
-from tffcl.commands import confedmade, vector_data
+from tffcl.commands import confedmade, running, vector_data
 from tffcl.commands.confedmade_flags import DECOMPOSED, POOLED
 from tffcl.commands.confedmade_options import ConFedMADEOptions
 from tffcl.datasets import BinaryVectors
-from tffcl.program import checkpoint
-from tffcl.program.settings import Settings
-from tffcl.program.state import RunState, first_state
+from tffcl.program.state import RunState
 from tffcl.reports.run_files import write_whole
 from tffcl.streams import TaskStream
 from tffcl.templates import ContinualProcess
@@ -52,6 +50,8 @@ def complete(
       stream: the original tasks, before they were pooled.
     """
     clients = _clients(folder, options, process, vectors)
+    if not clients:  # who keep their states where nobody here sees them
+        return
     results = reports.load_results(folder)
     if options.method in POOLED:
         results["nll_of_tasks"] = _nll_of_tasks(clients, program.DensityClientData(vectors, stream))
@@ -99,17 +99,13 @@ class Density:
 def _clients(
     folder: pathlib.Path, options: ConFedMADEOptions, process: ContinualProcess, vectors: BinaryVectors
 ) -> list[Density]:
-    """The densities of every client, from the run's last checkpoint."""
-    config = reports.load_results(folder)["config"]
+    """The densities of every client at the end of the run."""
     network = _network(options, vectors.width, process.num_foreign)
     work = None
     if options.method in DECOMPOSED:
         training, decomposition = confedmade.training_of(options), confedmade.decomposition_of(options)
         work = client_works.DecomposedWork(network, training, decomposition)
-    settings = Settings(config["num_rounds"], config["seed"])
-    template = first_state(process, config["num_clients"], settings)
-    found = checkpoint.Checkpoints(folder / "checkpoints").restore(template)
-    state = template if found is None else found[0]
+    state = running.last_state(options, folder, process)
     return [_density(work, network, process, state, client) for client in range(len(state.store))]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Optional, TypeVar
 
@@ -48,6 +49,11 @@ _ON_LOST_WORKER = click.option(
     help="For --runtime remote: the clients whose worker gets lost in a round go to the others, or the round ends "
     "without them.",
 )  # fmt: skip
+_CLIENT_DIR = click.option(
+    "--client-dir", metavar="DIR",
+    help="Clients keep their states and data in files below this folder, on the machine where their work is done, and "
+    "only handles come here.  [default: all in the memory of this program]",
+)  # fmt: skip
 
 
 _DP_BASE = (
@@ -79,7 +85,7 @@ def DP_BASE(command: Any) -> Any:
 
 def RUNTIME(command: Any) -> Any:
     """The flag `--runtime`, and what goes with it."""
-    return _RUNTIME(_WORKERS(_CALL_TIMEOUT(_ON_LOST_WORKER(command))))
+    return _RUNTIME(_WORKERS(_CALL_TIMEOUT(_ON_LOST_WORKER(_CLIENT_DIR(command)))))
 
 
 def evaluate_every(default: str) -> Flag:
@@ -118,6 +124,7 @@ class RunOptions:
     dp_base_quantile: Optional[float]
     dp_base_delta: Optional[float]
     on_lost_worker: str
+    client_dir: Optional[str]
 
     FLAGS: ClassVar[Sequence[Flag]] = ()
     POSITIVE: ClassVar[Sequence[str]] = ()  # numbers above 0, and 0 or more, unless None
@@ -127,6 +134,7 @@ class RunOptions:
     ALONE: ClassVar[Sequence[str]] = ()  # methods in which no updates of several clients come together
     PLACES: ClassVar[Sequence[str]] = (
         "dataset", "data_dir", "output_dir", "resume", "runtime", "workers", "call_timeout", "on_lost_worker",
+        "client_dir",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -143,6 +151,10 @@ class RunOptions:
             raise InputError("--call-timeout is for --runtime remote")
         if self.on_lost_worker != "retry" and self.runtime != "remote":
             raise InputError("--on-lost-worker is for --runtime remote")
+        if self.runtime == "remote" and self.client_dir is not None and not os.path.isabs(self.client_dir):
+            raise InputError(
+                f"--client-dir must be an absolute path on the machines of --workers; got {self.client_dir}"
+            )
         if self.resume and self.output_dir is None:
             raise InputError("--resume needs the directory of the run to go on with: --output-dir DIR")
         self._check_dp_base()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import pathlib
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import click
 import numpy as np
@@ -16,10 +17,11 @@ from tffcl import reports
 from tffcl.commands import base_privacy
 from tffcl.commands.entry import say
 from tffcl.commands.run_options import RunOptions
-from tffcl.errors import run_exists
+from tffcl.errors import RunError, run_exists
 
 if TYPE_CHECKING:
-    from tffcl.program import ClientData
+    from tffcl.program import ClientData, ClientFiles
+    from tffcl.program.state import RunState
     from tffcl.templates import ContinualProcess
     from tffcl.transfers import Transfer
 
@@ -56,6 +58,42 @@ def open_runtime(options: RunOptions) -> contextlib.AbstractContextManager:
     return runtime.local(repeatable=not options.base_is_noised)
 
 
+def client_files(options: RunOptions) -> Optional[ClientFiles]:
+    """Where --client-dir has the clients keep their states; None without it.
+
+    Raises:
+      InputError: a path that is not absolute, for workers on other machines.
+    """
+    from tffcl import program
+
+    if options.client_dir is None:
+        return None
+    here = options.runtime != "remote"
+    return program.ClientFiles(os.path.abspath(options.client_dir) if here else options.client_dir)
+
+
+def last_state(options: RunOptions, folder: pathlib.Path, process: ContinualProcess) -> RunState:
+    """The state at the end of the run in `folder`, with the clients' states in it.
+
+    Of these there are none, and a line says so, where clients keep them in files that this program does not see.
+    """
+    from tffcl import program
+    from tffcl.program import checkpoint, settings, state
+
+    config, files = reports.load_results(folder)["config"], client_files(options)
+    known = settings.Settings(config["num_rounds"], config["seed"])
+    template = state.first_state(process, config["num_clients"], known, files)
+    found = checkpoint.Checkpoints(folder / "checkpoints").restore(template)
+    last = template if found is None else found[0]
+    if files is not None:
+        try:
+            last.store = files.read(last.store)
+        except RunError as error:
+            say(f"what needs the states of clients is left out of the results: {error}")
+            last.store = program.ClientStore([])
+    return last
+
+
 def learn(
     options: RunOptions,
     process: ContinualProcess,
@@ -83,6 +121,7 @@ def learn(
         resume=options.resume,
         config=config,
         privacy=base_privacy.privacy_of(options),
+        client_files=client_files(options),
         **more,
     )
 

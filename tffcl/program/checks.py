@@ -9,12 +9,14 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.errors import InputError
-from tffcl.program.client_data import ClientData, ClientTask
+from tffcl.program.client_data import AnyClientData, AnyTask, StoredTask
 from tffcl.streams import Enrollment, EnrollmentState
 from tffcl.templates import ContinualProcess, placed
 
 
-def check_data(process: ContinualProcess, data: ClientData, enrollment: Optional[Enrollment] = None) -> None:
+def check_data(
+    process: ContinualProcess, data: AnyClientData, enrollment: Optional[Enrollment] = None
+) -> None:
     """Checks every task of every client.
 
     Args:
@@ -44,8 +46,10 @@ def check_data(process: ContinualProcess, data: ClientData, enrollment: Optional
                 _check_absent(one, state, where)
 
 
-def check_task(process: ContinualProcess, task: ClientTask, where: str) -> None:
+def check_task(process: ContinualProcess, task: AnyTask, where: str) -> None:
     """Checks one task of one client; `where` is how messages name it.
+
+    Of a task whose examples are in files at the client only the numbers are known.
 
     Raises:
       InputError: no training example, a label out of range, a value that is not finite, or a tensor of
@@ -55,6 +59,9 @@ def check_task(process: ContinualProcess, task: ClientTask, where: str) -> None:
     most = process.max_classes
     if most is not None and (task.num_classes is None or not 1 <= task.num_classes <= most):
         raise InputError(f"{where}: has {task.num_classes} classes; the process takes 1 to {most}")
+    if isinstance(task, StoredTask):
+        _check_num_examples(task.counts["train"], where)
+        return
     for name, context in (("context", task.context), ("test_context", task.test_context)):
         _check_tensors(context, raw["context"], f"{where}, {name}")
     for name, examples, context in (
@@ -63,14 +70,18 @@ def check_task(process: ContinualProcess, task: ClientTask, where: str) -> None:
         ("test", task.test, task.test_context),
     ):
         _check_examples(examples, context, raw["examples"], f"{where}, {name}", task.num_classes)
-    if num_examples(task.train) == 0:
+    _check_num_examples(num_examples(task.train), where)
+
+
+def _check_num_examples(count: int, where: str) -> None:
+    if count == 0:
         raise InputError(
             f"{where}: no training examples; every client needs at least one in every task in which it is active: say "
             "by `enrollment` in which tasks it is not"
         )
 
 
-def _check_enrollment(enrollment: Enrollment, data: ClientData) -> None:
+def _check_enrollment(enrollment: Enrollment, data: AnyClientData) -> None:
     if not isinstance(enrollment, Enrollment):
         raise InputError(f"enrollment must be an Enrollment, found {type(enrollment).__name__}")
     if (enrollment.num_clients, enrollment.num_tasks) != (data.num_clients, data.num_tasks):
@@ -80,10 +91,10 @@ def _check_enrollment(enrollment: Enrollment, data: ClientData) -> None:
         )
 
 
-def _check_absent(task: ClientTask, state: EnrollmentState, where: str) -> None:
+def _check_absent(task: AnyTask, state: EnrollmentState, where: str) -> None:
     """Raises InputError where a client has examples of a task that it is not enrolled in."""
     for name in ("train", "validation", "test"):
-        found = num_examples(getattr(task, name))
+        found = task.counts[name] if isinstance(task, StoredTask) else num_examples(getattr(task, name))
         if found:
             raise InputError(
                 f"{where}: the client is {state.value} enrolled, but has {found} {name} examples; leave its data empty "

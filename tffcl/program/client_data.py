@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Optional, Protocol
+from typing import Optional, Protocol, Union
 
 import numpy as np
 
@@ -37,6 +37,21 @@ class ClientTask:
     num_classes: Optional[int] = None
 
 
+@dataclasses.dataclass(frozen=True)
+class StoredTask:
+    """One task of one client whose examples are in files at the client: what the program knows of it.
+
+    Attributes:
+      directory: that holds the data of all clients, on the machines where their work is done.
+      counts: number of "train", "validation" and "test" examples.
+      num_classes: as in `ClientTask`.
+    """
+
+    directory: str
+    counts: Mapping[str, int]
+    num_classes: Optional[int] = None
+
+
 class ClientData(Protocol):
     """Anything that can say what client c learns in task t."""
 
@@ -53,6 +68,24 @@ class ClientData(Protocol):
 
         Every client has training examples in every task, except where it is not enrolled: there it has no examples.
         """
+
+
+AnyTask = Union[ClientTask, StoredTask]
+
+
+class AnyClientData(Protocol):
+    """As `ClientData`, but the examples themselves may be in files at the clients."""
+
+    @property
+    def num_clients(self) -> int:
+        """C."""
+
+    @property
+    def num_tasks(self) -> int:
+        """T."""
+
+    def task(self, client: int, task: int) -> AnyTask:
+        """Task number `task` of client number `client`, or what is known of it."""
 
 
 def check_rows(stream: TaskStream, name: str, what: str, num_train: int, num_test: int) -> None:

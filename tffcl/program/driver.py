@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional, Union
@@ -10,17 +11,19 @@ import numpy as np
 
 from tffcl import runtime
 from tffcl.aggregators import ClientPrivacy
-from tffcl.errors import InputError
+from tffcl.errors import InputError, OperationError
 from tffcl.program import checks, clocks, communication, events, run_directory, server_metrics
 from tffcl.program import privacy as privacy_lib
 from tffcl.program import state as state_lib
-from tffcl.program.client_data import ClientData, ClientTask
+from tffcl.program.client_data import AnyClientData, ClientTask
+from tffcl.program.client_files import ClientFiles
 from tffcl.program.history import Event
-from tffcl.program.preparation import MESSAGE_BYTES, PreparedTask, parts_below, prepare_task
+from tffcl.program.preparation import MESSAGE_BYTES, AnyPrepared, parts_below, prepare_task
 from tffcl.program.reporters import Reporter, default_reporters
 from tffcl.program.results import Results, results_of
 from tffcl.program.scoring import Rows, evaluate_tasks, scores_are, unchanged_scores
 from tffcl.program.settings import Settings
+from tffcl.program.stored_data import StoredData
 from tffcl.program.task_data import TaskData
 from tffcl.streams import Enrollment
 from tffcl.templates import ContinualProcess
@@ -34,7 +37,7 @@ _PREPARED_AT_ONCE = 32  # clients whose raw data stand in memory together
 
 def run_program(
     process: ContinualProcess,
-    data: ClientData,
+    data: AnyClientData,
     transfer: Transfer,
     *,
     num_rounds: int,
@@ -48,6 +51,7 @@ def run_program(
     config: Optional[Mapping[str, Any]] = None,
     enrollment: Optional[Enrollment] = None,
     privacy: Optional[ClientPrivacy] = None,
+    client_files: Optional[ClientFiles] = None,
 ) -> Results:
     """Lets every client learn its tasks one after another, in the TFF context that is installed.
 
@@ -78,15 +82,24 @@ def run_program(
       enrollment: which clients are active in which tasks, recorded in the configuration as its table; the data of the
         others must be empty there. None for all in all.
       privacy: what the process's aggregator was built with, for its account in the results (`privacy`).
+      client_files: where clients keep their states, in files on the machines of their workers; None for all in the
+        memory of this program.
 
     Returns:
       The results, as they stand in results.json.
 
     Raises:
       InputError: data or settings that cannot be used; the message names the client and the task.
-      RunError: a run directory that exists already or is of another run, a full disk, a lost worker.
+      RunError: a run directory that exists already or is of another run, a full disk, a lost worker; a file of a client
+        that cannot be written or read (the message names the client and the path).
     """
     settings = Settings(num_rounds, seed, clients_per_round, evaluate_every)
+    if isinstance(data, StoredData):
+        if client_files is None or transfer.needs_summaries:
+            raise InputError(
+                "stored data: needs client_files, and a transfer that is told nothing of the examples (not SIT)"
+            )
+        client_files = dataclasses.replace(client_files, stored_data=True)
     checks.check_data(process, data, enrollment)
     _check_transfer(process, transfer, data.num_clients)
     full_config = {
@@ -97,10 +110,12 @@ def run_program(
     }
     if enrollment is not None:
         full_config["enrollment"] = list(enrollment.table())
+    if client_files is not None:
+        full_config["client_store"] = "files"
     tasks = TaskData(data, transfer, settings.seed, summarise, enrollment)
     with run_directory.open_run(output_dir, full_config, resume) as directory:
         told = default_reporters(output_dir) if reporters is None else reporters
-        run = _Run(process, tasks, transfer, settings, directory, told)
+        run = _Run(process, tasks, transfer, settings, directory, told, client_files)
         history = run.to_the_end()
         results = results_of(history, scores_are(process), full_config)
         results = privacy_lib.with_accounts(results, privacy, history, tasks.enrollment, process, transfer)
@@ -119,15 +134,16 @@ class _Run:
         settings: Settings,
         directory: run_directory.RunDirectory,
         reporters: Sequence[Reporter],
+        client_files: Optional[ClientFiles] = None,
     ):
-        self.process, self.data, self.transfer, self.settings = process, data, transfer, settings
+        self.process = process if client_files is None else client_files.process(process)
+        self.data, self.transfer, self.settings, self.client_files = data, transfer, settings, client_files
         self.directory, self.reporters = directory, reporters
         self.clients = range(data.num_clients)
         self.watch = clocks.now()
-        first = state_lib.first_state(process, data.num_clients, settings)
-        self.state = directory.restore(first)
+        self.state = state_lib.start(process, data.num_clients, settings, directory.restore, client_files)
         self.shelf = Shelf()  # of what is prepared
-        self.prepared: list[list[Optional[PreparedTask]]] = []  # [task][client], None where not enrolled
+        self.prepared: list[list[Optional[AnyPrepared]]] = []  # [task][client], None where not enrolled
 
     def to_the_end(self) -> list[Event]:
         """Runs whatever is left to do, and returns all events."""
@@ -138,6 +154,10 @@ class _Run:
             self._prepare_past()
             while self.state.task < self.data.num_tasks:
                 self._learn_task()
+        except OperationError:
+            if self.client_files is not None:  # says whose file it was, if it was one
+                self.client_files.check(self.process, self.state.store)
+            raise
         finally:
             for reporter in self.reporters:
                 reporter.close()
@@ -176,13 +196,14 @@ class _Run:
 
     def _prepare(self, task: int) -> None:
         knowledge, selections = (self.transfer, self.state.base), self.state.selections[task]
-        made: list[Optional[PreparedTask]] = [None] * len(self.clients)
+        made: list[Optional[AnyPrepared]] = [None] * len(self.clients)
         active = self.data.active(task)
         for start in range(0, len(active), _PREPARED_AT_ONCE):
             some = active[start : start + _PREPARED_AT_ONCE]
             tasks = self.data.tasks(task, some)
+            state, shelf = self.state, self.shelf
             prepared = prepare_task(
-                self.process, self.state.server, self.state.store, knowledge, tasks, selections, self.shelf
+                self.process, state.server, state.store, knowledge, tasks, selections, task, shelf
             )
             for client in some:
                 made[client] = prepared[client]
@@ -228,19 +249,19 @@ class _Run:
     def _training_data(self, clients: Sequence[int]) -> list[Mapping[str, Any]]:
         return [one.training_data() for one in self._training_of(clients)]
 
-    def _training_of(self, clients: Sequence[int]) -> list[PreparedTask]:
+    def _training_of(self, clients: Sequence[int]) -> list[AnyPrepared]:
         prepared = [self.prepared[self.state.task][client] for client in clients]
         return [one for one in prepared if one is not None]
 
     def _end_task(self) -> None:
         state, task = self.state, self.state.task
         active = self.data.active(task)
-        attention = [state.store[c].get("attention") if c in active else None for c in self.clients]
+        attention = {client: state.store[client].get("attention") for client in active}
         sent = dict.fromkeys(self.clients, (0, 0))
-        uploaded = self._end_task_of(active) if active else {}
+        uploaded = self._end_task_of(active, attention) if active else {}
         sent.update(uploaded)
         event = events.task_event(task, self._evaluate(), state.selections[task], state.base)
-        events.add_attention(event, state.selections[task], attention)
+        events.add_attention(event, state.selections[task], [attention.get(c) for c in self.clients])
         events.add_bytes(event, "up", sent)
         if self.process.num_foreign:
             events.add_silent(event, [client for client in active if client not in uploaded])
@@ -248,8 +269,13 @@ class _Run:
         self._record(event)
         self._forget_training_data(task)
 
-    def _end_task_of(self, active: Sequence[int]) -> dict[int, communication.Bytes]:
-        """Ends the task of some clients; returns the bytes of what each of them adds to the knowledge base."""
+    def _end_task_of(
+        self, active: Sequence[int], attention: dict[int, Any]
+    ) -> dict[int, communication.Bytes]:
+        """Ends the task of some clients; returns the bytes of what each of them adds to the knowledge base.
+
+        `attention` gains what clients tell who keep it themselves.
+        """
         state, task = self.state, self.state.task
         sent: dict[int, communication.Bytes] = {}
         sizes = [
@@ -261,6 +287,8 @@ class _Run:
             data = self._training_data(active[part])
             changes, uploads = self.process.end_task(state.server, states, data)
             state.store.merge(active[part], changes)
+            told = zip(active[part], uploads)
+            attention.update((client, one["attention"]) for client, one in told if "attention" in one)
             if not self.process.num_foreign:
                 continue  # nobody would ever read it
             summaries = self.data.summaries(task)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union, cast
 
 import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.program import checks
-from tffcl.program.client_data import ClientTask, Tensors
+from tffcl.program.client_data import AnyTask, ClientTask, StoredTask, Tensors
+from tffcl.program.client_folders import SPLITS
 from tffcl.program.client_store import ClientStore
+from tffcl.program.handles import HandleProcess
 from tffcl.templates import ContinualProcess, placed
 from tffcl.transfers import KnowledgeBase, Transfer
 from tffcl.transfers.shelf import Shelf
 
-SPLITS = ("train", "validation", "test")
 # A call's message holds the data of its whole cohort, and stands several times in memory on its way.
 MESSAGE_BYTES = 2**28
+_SHARE = MESSAGE_BYTES // 16  # of an element whose data its client keeps: so many of them in a call
 
 
 class PreparedTask:
@@ -70,16 +73,52 @@ def _flat(**groups: Tensors) -> dict[str, np.ndarray]:
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class KeptTask:
+    """A client's task after `prepare` where the client keeps it in files: the number of the task is enough.
+
+    Attributes:
+      task: the run's number of the task.
+      num_test: number of test examples.
+    """
+
+    task: int
+    num_test: int
+
+    def training_data(self) -> OrderedDict:
+        """What `next` and `end_task` take."""
+        return OrderedDict(task=np.int32(self.task))
+
+    def training_bytes(self) -> int:
+        """A share of a call; what the client's worker holds meanwhile is not known here."""
+        return _SHARE
+
+    def test_data(self) -> OrderedDict:
+        """What `evaluate` takes."""
+        return self.training_data()
+
+    def test_bytes(self) -> int:
+        """As for training."""
+        return _SHARE
+
+    def forget_training_data(self) -> None:
+        """Nothing: it is not here."""
+
+
+AnyPrepared = Union[PreparedTask, KeptTask]
+
+
 def prepare_task(
     process: ContinualProcess,
     server_state: Any,
     store: ClientStore,
     knowledge: tuple[Transfer, KnowledgeBase],
-    tasks: Sequence[Optional[ClientTask]],
+    tasks: Sequence[Optional[AnyTask]],
     selections: Sequence[Sequence[int]],
+    number: int,
     shelf: Shelf,
     limit: int = MESSAGE_BYTES,
-) -> list[Optional[PreparedTask]]:
+) -> list[Optional[AnyPrepared]]:
     """Prepares the train, validation and test examples of one task of every client.
 
     Each (client, split) is an element of one cohort, with that client's state and the entries chosen for it;
@@ -92,6 +131,7 @@ def prepare_task(
       knowledge: the transfer, and the knowledge base that `selections` refer to.
       tasks: the raw task of each client; None for one that is not enrolled, for whom nothing is prepared.
       selections: for each client the ids of its foreign entries.
+      number: the run's number of the task.
       shelf: where what is prepared is kept.
       limit: bytes of raw and prepared examples in a call.
 
@@ -103,8 +143,15 @@ def prepare_task(
     enrolled = [(client, task) for client, task in enumerate(tasks) if task is not None]
     pairs = [(client, split) for client, _ in enrolled for split in SPLITS]
     raws = [raw_data(task, split) for _, task in enrolled for split in SPLITS]
+    kept = isinstance(process, HandleProcess)
+    if kept:  # the client is told what its files are to be called
+        raws = [
+            OrderedDict(raw, task=np.int32(number), split=np.int32(SPLITS.index(split)))
+            for raw, (_, split) in zip(raws, pairs)
+        ]
     sizes = [
-        num_bytes(raw) + prepared_bytes(process, raw["examples"], len(selections[client]))
+        num_bytes(raw)
+        + (_SHARE if kept else prepared_bytes(process, raw["examples"], len(selections[client])))
         for (client, _), raw in zip(pairs, raws)
     ]
     prepared: list[Tensors] = []
@@ -112,15 +159,20 @@ def prepare_task(
         clients = [client for client, _ in pairs[part]]
         incoming = transfer.transfer_in(base, [selections[client] for client in clients], len(store))
         prepared += process.prepare(server_state, store.project(clients, state_kind), incoming, raws[part])
-    made: list[Optional[PreparedTask]] = [None] * len(tasks)
+    made: list[Optional[AnyPrepared]] = [None] * len(tasks)
     for start, (client, task) in zip(range(0, len(pairs), len(SPLITS)), enrolled):
         train, validation, test = prepared[start : start + len(SPLITS)]
-        made[client] = PreparedTask(shelf, task, train, validation, test)
+        if kept:
+            made[client] = KeptTask(number, int(test["count"]))
+        else:
+            made[client] = PreparedTask(shelf, cast(ClientTask, task), train, validation, test)
     return made
 
 
-def raw_data(task: ClientTask, split: str) -> OrderedDict:
+def raw_data(task: AnyTask, split: str) -> OrderedDict:
     """What `prepare` takes for one split of a task."""
+    if isinstance(task, StoredTask):
+        return OrderedDict(directory=task.directory)
     context = task.test_context if split == "test" else task.context
     return OrderedDict(context=context, examples=getattr(task, split))
 

@@ -19,7 +19,7 @@ from scipy import special
 from tffcl.program.client_data import Tensors
 from tffcl.program.client_store import ClientStore
 from tffcl.program.history import Event
-from tffcl.program.preparation import MESSAGE_BYTES, PreparedTask, num_bytes, parts_below
+from tffcl.program.preparation import MESSAGE_BYTES, AnyPrepared, num_bytes, parts_below
 from tffcl.templates import ContinualProcess, placed
 
 Rows = list[list[Optional[float]]]  # for each client its scores on tasks 0, 1, ...
@@ -34,7 +34,7 @@ def evaluate_tasks(
     process: ContinualProcess,
     server_state: Any,
     store: ClientStore,
-    prepared: Sequence[Sequence[Optional[PreparedTask]]],
+    prepared: Sequence[Sequence[Optional[AnyPrepared]]],
     limit: int = MESSAGE_BYTES,
 ) -> dict[str, Rows]:
     """Scores of every client on every task so far, in cohorts of (client, parameters of one task) pairs.
@@ -81,7 +81,7 @@ def unchanged_scores(events: Sequence[Event], name: str, num_clients: int) -> di
     return {key: [[*row, None] for row in rows] for key, rows in ends[-1].items() if key.startswith(name)}
 
 
-def _own_tasks(prepared: Sequence[Optional[PreparedTask]]) -> tuple[list[int], list[PreparedTask]]:
+def _own_tasks(prepared: Sequence[Optional[AnyPrepared]]) -> tuple[list[int], list[AnyPrepared]]:
     """The numbers of the tasks that a client was enrolled in, and these; its own numbers for them are 0, 1, ..."""
     own = [(number, task) for number, task in enumerate(prepared) if task is not None]
     return [number for number, _ in own], [task for _, task in own]
@@ -91,7 +91,7 @@ def _density_scores(
     process: ContinualProcess,
     server_state: Any,
     store: ClientStore,
-    own: Sequence[tuple[Sequence[int], Sequence[PreparedTask]]],
+    own: Sequence[tuple[Sequence[int], Sequence[AnyPrepared]]],
     num_tasks: int,
     limit: int,
 ) -> dict[str, Rows]:
@@ -130,15 +130,15 @@ _DENSITY = {
 }
 
 
-def _same_context(tasks: Sequence[PreparedTask]) -> list[list[int]]:
+def _same_context(tasks: Sequence[AnyPrepared]) -> list[list[int]]:
     """Numbers of the tasks that have test examples, in groups of equal test context."""
-    groups: list[tuple[Tensors, list[int]]] = []
+    groups: list[tuple[Optional[Tensors], list[int]]] = []
     for number, task in enumerate(tasks):
         if not task.num_test:
             continue
-        context = task.test_data()["context"]
+        context = task.test_data().get("context")  # None where the client keeps it
         for known, group in groups:
-            if _equal(known, context):
+            if known is not None and context is not None and _equal(known, context):
                 group.append(number)
                 break
         else:
@@ -153,7 +153,7 @@ def _equal(one: Tensors, other: Tensors) -> bool:
 class _Data:
     """The test examples of tasks one after the other, with the context that they share; read when needed."""
 
-    def __init__(self, tasks: Sequence[PreparedTask]):
+    def __init__(self, tasks: Sequence[AnyPrepared]):
         self._tasks = tasks
         self.num_bytes = sum(task.test_bytes() for task in tasks)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import secrets
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 import numpy as np
 
+from tffcl.program.client_files import ClientFiles
 from tffcl.program.client_store import ClientStore, merge
 from tffcl.program.settings import Settings
 from tffcl.templates import ContinualProcess
@@ -47,19 +48,71 @@ class RunState:
         return len(self.selections) > self.task
 
 
-def first_state(process: ContinualProcess, num_clients: int, settings: Settings) -> RunState:
-    """The state before the first task; every client has a key, and a secret where its state has an entry for one."""
+def first_state(
+    process: ContinualProcess,
+    num_clients: int,
+    settings: Settings,
+    client_files: Optional[ClientFiles] = None,
+) -> RunState:
+    """The state before the first task; every client has a key, and a secret where its state has an entry for one.
+
+    Args:
+      process: of the run, as it was built.
+      num_clients: C.
+      settings: of the run.
+      client_files: where clients keep their states: then those here are handles, and no file is written yet.
+    """
     server = process.initialize()
-    keys = [client_key(settings.seed, client) for client in range(num_clients)]
-    parts = (
-        process.initialize_clients(server, keys[start : start + _INITIALIZED_AT_ONCE])
-        for start in range(0, num_clients, _INITIALIZED_AT_ONCE)
-    )
-    states = (
-        merge(state, {"secret": draw_secret()} if "secret" in state else {})
-        for state in itertools.chain.from_iterable(parts)
-    )
-    return RunState(server, ClientStore(states), KnowledgeBase(process.knowledge_size))
+    if client_files is None:
+        keys = client_keys(settings.seed, num_clients)
+        parts = (
+            process.initialize_clients(server, keys[start : start + _INITIALIZED_AT_ONCE])
+            for start in range(0, num_clients, _INITIALIZED_AT_ONCE)
+        )
+        states = (
+            merge(state, {"secret": draw_secret()} if "secret" in state else {})
+            for state in itertools.chain.from_iterable(parts)
+        )
+        store = ClientStore(states)
+    else:
+        store = client_files.first_store(process, num_clients)
+    return RunState(server, store, KnowledgeBase(process.knowledge_size))
+
+
+def start(
+    process: ContinualProcess,
+    num_clients: int,
+    settings: Settings,
+    restore: Callable[[RunState], RunState],
+    client_files: Optional[ClientFiles] = None,
+) -> RunState:
+    """The state with which a run goes on: the first one, or what `restore` gives in its place.
+
+    Args:
+      process: of the run, as it was built.
+      num_clients: C.
+      settings: of the run.
+      restore: from the first state to that of a checkpoint, or the same where there is none.
+      client_files: where clients keep their states; None for here.
+
+    Raises:
+      RunError: checkpoints, or files of clients, that cannot be used.
+    """
+    first = first_state(process, num_clients, settings, client_files)
+    state = restore(first)
+    if client_files is not None:
+        if state is first:
+            keys, drawn = client_keys(settings.seed, num_clients), [draw_secret() for _ in range(num_clients)]
+            client_files.create(process, state.server, state.store, keys, drawn)
+        else:
+            client_files.move(state.store)
+            client_files.check(process, state.store)
+    return state
+
+
+def client_keys(seed: int, num_clients: int) -> list[np.ndarray]:
+    """The key of every client."""
+    return [client_key(seed, client) for client in range(num_clients)]
 
 
 def draw_secret() -> np.ndarray:

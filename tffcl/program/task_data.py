@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Optional
+from typing import Optional, cast
 
 import numpy as np
 
 from tffcl.errors import InputError
 from tffcl.program import checks
-from tffcl.program.client_data import ClientData, ClientTask
+from tffcl.program.client_data import AnyClientData, AnyTask, ClientTask
 from tffcl.streams import Enrollment
 from tffcl.transfers import Transfer, document_vectors
 from tffcl.transfers.knowledge_base import Summary
@@ -25,7 +25,7 @@ class TaskData:
 
     def __init__(
         self,
-        data: ClientData,
+        data: AnyClientData,
         transfer: Transfer,
         seed: int,
         summarise: Optional[Summarise] = None,
@@ -45,7 +45,7 @@ class TaskData:
         """Those of them whose first task it is."""
         return [client for client in self.active(task) if not self.enrollment.tasks_before(client, task)]
 
-    def tasks(self, task: int, clients: Sequence[int]) -> list[Optional[ClientTask]]:
+    def tasks(self, task: int, clients: Sequence[int]) -> list[Optional[AnyTask]]:
         """Task number `task` of some clients, in the places of all of them; None for every other one."""
         wanted = set(clients)
         return [
@@ -58,7 +58,7 @@ class TaskData:
             told: dict[int, Optional[Summary]] = dict.fromkeys(self.active(task))
             if self._transfer.needs_summaries:
                 for client in told:
-                    one = self._data.task(client, task)
+                    one = cast(ClientTask, self._data.task(client, task))
                     vectors = np.asarray(self._vectors(one), np.float32)
                     _check_vectors(vectors, one, f"client {client}, task {task}")
                     told[client] = self._transfer.summarise(vectors, (self._seed, client, task))

@@ -77,7 +77,8 @@ class InProcessContext(tff.framework.SyncContext):
 
         Raises:
           InputError: If the argument does not fit its type.
-          RunError: If an operation fails, or the computation uses what this runtime does not have.
+          OperationError: If an operation fails.
+          RunError: If the computation uses what this runtime does not have.
         """
         if self.closed:
             raise errors.RunError("this in-process runtime is closed: enter a new one")
@@ -85,7 +86,7 @@ class InProcessContext(tff.framework.SyncContext):
             try:
                 return self._invoke(comp, arg)
             except tf.errors.OpError as error:
-                raise errors.RunError(f"a TensorFlow operation failed: {_one_line(error)}") from None
+                raise errors.OperationError(f"a TensorFlow operation failed: {_one_line(error)}") from None
 
     def _invoke(self, comp: Any, arg: Any) -> Any:
         plan, kind = _plans.get(comp), comp.type_signature

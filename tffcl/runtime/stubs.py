@@ -12,6 +12,8 @@ from tensorflow_federated.proto.v0 import executor_pb2
 
 from tffcl import errors
 
+_FAILED = "Failed to run computation: "  # what the worker puts before the words of TensorFlow
+
 
 class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
     """A `RemoteExecutorGrpcStub` that raises `RunError` where TFF would ask for another try.
@@ -45,6 +47,10 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
             yield
         except (tff.framework.RetryableError, grpc.RpcError, ValueError) as error:
             if isinstance(error, grpc.Call) and error.code() not in self.lost_codes:
+                if str(error.details()).startswith(_FAILED):
+                    raise errors.OperationError(
+                        f"a TensorFlow operation failed in the worker: {_one_line(error)}"
+                    ) from error
                 raise
             raise self._when_lost(error) from error
 
@@ -90,3 +96,8 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
         """Frees an executor and all its values; a worker that is gone has nothing left to free."""
         with contextlib.suppress(errors.RunError, grpc.RpcError), self._no_retry():
             super().dispose_executor(request)
+
+
+def _one_line(error: grpc.Call) -> str:
+    lines = str(error.details())[len(_FAILED) :].split("\n")
+    return " ".join(line.strip() for line in lines if "[[{{node" not in line)

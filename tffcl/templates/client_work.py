@@ -100,5 +100,8 @@ class ClientWork(abc.ABC):
         """One task's parameters on examples: sums `count`, `loss` and `correct`, or `losses` `[N]` of a density."""
 
     @abc.abstractmethod
-    def task_view(self, state: Mapping[str, Any], task: int) -> OrderedDict:
-        """The entries of a client's state (numpy) with which task number `task` is evaluated: `evaluate_type`."""
+    def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
+        """The entries of a client's state with which task number `task` is evaluated: `evaluate_type`.
+
+        Both are numpy values; or, where clients keep their states themselves (`tffcl.program.ClientFiles`), tensors.
+        """

@@ -39,7 +39,7 @@ class ContinualProcess:
     twice.
 
     Attributes:
-      task_view: `(client_state, task) -> V`, on numpy values.
+      task_view: `(client_state, task) -> V`, on numpy values, or on tensors in a graph.
       knowledge_size: values in a row of the knowledge base.
       num_foreign: K, the most rows that a client receives at the start of a task.
       max_classes: labels lie in [0, max_classes), or None.
@@ -52,7 +52,7 @@ class ContinualProcess:
     next: tff.Computation
     end_task: tff.Computation
     evaluate: tff.Computation
-    task_view: Callable[[Mapping[str, Any], int], Mapping[str, Any]]
+    task_view: Callable[[Mapping[str, Any], Any], Mapping[str, Any]]
     knowledge_size: int
     num_foreign: int
     max_classes: int | None = None

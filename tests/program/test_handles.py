@@ -1,0 +1,113 @@
+"""What crosses the border of clients that keep their states and data: every placed type, and every way out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+from tensorflow_federated.python.core.impl.compiler import transformation_utils
+
+from tffcl.algorithms import build_fedseit
+from tffcl.program.handles import over_handles
+from tffcl.templates.placed import entries
+
+HANDLE = {"directory": "str", "client": "int32", "version": "int32"}
+
+
+@pytest.fixture(scope="module", params=["tiny", "fedseit"])
+def both(request, tiny, tff_context):
+    """A process, and the same over handles."""
+    if request.param == "tiny":
+        process = tiny.build_process()
+    else:
+        import small
+
+        process = build_fedseit(small.config(), num_foreign=2, training=small.training())
+    return process, over_handles(process)
+
+
+def leaves(kind, path=""):
+    """Place of the argument and names in it -> type, of all that is at the clients."""
+    found = {}
+    if isinstance(kind, tff.FederatedType) and kind.placement is tff.CLIENTS:
+        found.update(tensors(kind.member, path))
+    elif isinstance(kind, tff.StructType):
+        for place, (name, part) in enumerate(tff.structure.iter_elements(kind)):
+            found.update(leaves(part, f"{path}/{name if path else place}"))
+    return found
+
+
+def tensors(kind, path):
+    if isinstance(kind, tff.StructType):
+        found = {}
+        for place, (name, part) in enumerate(tff.structure.iter_elements(kind)):
+            found.update(tensors(part, f"{path}/{name or place}"))
+        return found
+    return {path.lstrip("/"): str(kind)}
+
+
+def under(place, names):
+    return {f"{place}/{name}": kind for name, kind in names.items()}
+
+
+def test_what_computations_take_from_and_give_to_clients(both):
+    plain, process = both
+    metrics = leaves(plain.next.type_signature.result[2])
+    assert all(kind in ("int32", "float32") for kind in metrics.values())  # scalars
+    knowledge = {"knowledge": f"float32[{plain.knowledge_size}]"}
+    state = entries(plain.client_state_type)
+    shown = {"attention": str(state["attention"])} if "attention" in state else {}
+    incoming = {"2/keys": "int32[2]", "2/count": "int32"}  # which rows of the knowledge base are its own
+    raw = tensors(plain.prepare.type_signature.parameter[3].member, "3")
+    expected = {
+        "initialize_clients": ({"1/key": "int32[2]", **under("1/handle", HANDLE)}, HANDLE),
+        "begin_task": ({**under("1", HANDLE), **incoming}, {"version": "int32"}),
+        "prepare": (
+            {**under("1", HANDLE), **incoming, **raw, "3/task": "int32", "3/split": "int32"},
+            {"count": "int32"},
+        ),
+        "next": ({**under("1", HANDLE), "2/task": "int32"}, {"1/version": "int32", **under("2", metrics)}),
+        "end_task": (
+            {**under("1", HANDLE), "2/task": "int32"},
+            {"0/version": "int32", **under("1", {**knowledge, **shown})},
+        ),
+        "evaluate": (
+            {**under("1", HANDLE), "1/task": "int32", "2/task": "int32"},
+            leaves(plain.evaluate.type_signature.result),
+        ),
+        "check": (under("0", HANDLE), {"": "int32"}),
+    }
+    for name, (taken, given) in expected.items():
+        kind = getattr(process, name).type_signature
+        assert leaves(tff.to_type((kind.parameter,)) if name == "check" else kind.parameter) == taken, name
+        assert leaves(kind.result) == given, name
+
+
+def test_what_is_aggregated_is_what_the_method_declares(both):
+    plain, process = both
+    for name in ("next", "end_task"):
+        assert ways_out(getattr(process, name)) == ways_out(getattr(plain, name)), name
+    assert ways_out(process.next)
+
+
+def ways_out(computation):
+    """Types of the values of clients that intrinsics take to the server, once everything is written out."""
+    native = tff.backends.native.desugar_and_transform_to_native(computation)
+    found = []
+
+    def note(block):
+        if isinstance(block, tff.framework.Call) and isinstance(block.function, tff.framework.Intrinsic):
+            kind = block.function.type_signature
+            if isinstance(kind.result, tff.FederatedType) and kind.result.placement is tff.SERVER:
+                found.extend(leaves(kind.parameter).items())
+        return block, False
+
+    transformation_utils.transform_postorder(native.to_building_block(), note)
+    return sorted(found)
+
+
+def test_handles_are_of_the_size_of_a_path(both):
+    kinds = entries(both[1].client_state_type)
+    assert set(kinds) == set(HANDLE)
+    assert all(kind.shape == () for kind in kinds.values())
+    assert kinds["directory"].dtype == np.str_

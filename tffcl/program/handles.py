@@ -1,0 +1,338 @@
+"""A continual process whose clients keep their states, and what is prepared of their data, in files.
+
+What crosses the border of a client is a handle: its number, the version of its state, and the folder that has its
+run's files. Version v of client 7 is `FOLDER/client-0007/state-v`. Each computation reads the version that its handle
+names, does what it did, and writes the next one. It returns that version, and the program puts it into the handle once
+the whole call has come back: a call that is made again, or a run that is gone on with, reads what the first try read,
+and writes the same again. Five versions stay, which is what the last two checkpoints and the call in between can need.
+
+Prepared examples are `FOLDER/client-0007/task-TTT-SPLIT`, written once in a task; the computations that take them are
+told the number of the task. `tffcl.program.client_folders` has what happens at a client.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.program import client_folders as folders
+from tffcl.program import tensor_files
+from tffcl.templates import ContinualProcess, placed
+from tffcl.templates.entries import as_type
+
+# Of a client's state, what the history shows: it comes with the uploads of `end_task`.
+REPORTED = ("attention",)
+
+_INT = tff.TensorType(np.int32)
+_KEY = tff.TensorType(np.int32, [2])
+_TASK = tff.to_type(OrderedDict(task=_INT))
+_TRAINING = {
+    "context": ("train", "context"),
+    "train": ("train", "examples"),
+    "validation": ("validation", "examples"),
+}
+_TEST = {"context": ("test", "context"), "examples": ("test", "examples")}
+
+
+@dataclasses.dataclass(frozen=True)
+class HandleProcess(ContinualProcess):
+    """A process over handles.
+
+    Attributes:
+      check: ({handle}@CLIENTS -> {int32}@CLIENTS), which reads all of the states and gives their versions.
+    """
+
+    check: tff.Computation = None
+
+
+@functools.lru_cache(maxsize=2)
+def over_handles(process: ContinualProcess, stored_data: bool = False) -> HandleProcess:
+    """The same process over handles: its type C is a handle, and `initialize_clients` takes `{<key, handle>}@CLIENTS`.
+
+    A handle has `directory` (string), `client`, `version`, and `run_task` where the process's own state has it; a view
+    V is a handle and the client's own number of a task. `prepare` takes `task`, the run's number of a task, `split`, a
+    place in `SPLITS`, and raw examples or, with `stored_data`, the `directory` of files that have them; it gives the
+    `count` of examples. `next`, `end_task` and `evaluate` take `task` in the place of prepared data.
+
+    Raises:
+      ContractError: the process's `task_view` does not work on tensors.
+    """
+    return _OverHandles(process, stored_data).process()
+
+
+class _OverHandles:
+    """Holds the types while the computations are built."""
+
+    def __init__(self, process: ContinualProcess, stored_data: bool):
+        self.inner, self.stored_data = process, stored_data
+        self.state = placed.entries(process.client_state_type)
+        handle = OrderedDict(directory=tff.TensorType(np.str_), client=_INT, version=_INT)
+        if "run_task" in self.state:
+            handle["run_task"] = self.state["run_task"]
+        self.handle = tff.to_type(handle)
+        self.server = process.initialize.type_signature.result
+
+    def process(self) -> HandleProcess:
+        """Builds every computation."""
+        inner = self.inner
+        return HandleProcess(
+            initialize=inner.initialize,
+            initialize_clients=self._initialize_clients(),
+            begin_task=self._begin_task(),
+            prepare=self._prepare(),
+            next=self._next(),
+            end_task=self._end_task(),
+            evaluate=self._evaluate(),
+            task_view=lambda handle, task: OrderedDict(handle, task=np.int32(task)),
+            knowledge_size=inner.knowledge_size,
+            num_foreign=inner.num_foreign,
+            max_classes=inner.max_classes,
+            check=self._check(),
+        )
+
+    # -- at a client -----------------------------------------------------------------------------------------
+
+    def _reading(self, kind: tff.Type) -> tff.Computation:
+        """(handle -> the entries of a state that a type names)."""
+        wanted = placed.entries(kind)
+
+        @tff.tensorflow.computation(self.handle)
+        def read(handle: OrderedDict) -> OrderedDict:
+            return folders.read_state(handle, self.state, wanted)
+
+        return read
+
+    def _writing(self, kind: tff.Type) -> tff.Computation:
+        """(<handle, changed entries> -> the handle's changes): the next version of the state is written."""
+        changed = placed.entries(kind)
+        kept = [name for name in self.state if name not in changed]
+
+        @tff.tensorflow.computation(self.handle, tff.to_type(OrderedDict(changed)))
+        def write(handle: OrderedDict, changes: OrderedDict) -> OrderedDict:
+            state = {**folders.read_state(handle, self.state, kept), **changes}
+            ordered = OrderedDict((name, state[name]) for name in self.state)
+            return OrderedDict(version=folders.write_state(handle, handle["version"] + 1, ordered))
+
+        return write
+
+    def _check(self) -> tff.Computation:
+        @tff.tensorflow.computation(self.handle)
+        def version_of(handle: OrderedDict) -> tf.Tensor:
+            with tf.control_dependencies(list(folders.read_state(handle, self.state, self.state).values())):
+                return tf.identity(handle["version"])
+
+        @tff.federated_computation(placed.at_clients(self.handle))
+        def check(handles: tff.Value) -> tff.Value:
+            return tff.federated_map(version_of, handles)
+
+        return check
+
+    # -- the computations ------------------------------------------------------------------------------------
+
+    def _initialize_clients(self) -> tff.Computation:
+        secret = {"secret": self.state["secret"]} if "secret" in self.state else {}
+        first = tff.to_type(OrderedDict(key=_KEY, handle=self.handle, **secret))
+
+        @tff.tensorflow.computation(first)
+        def key_of(arriving: OrderedDict) -> tf.Tensor:
+            return arriving["key"]
+
+        @tff.tensorflow.computation(first, tff.to_type(OrderedDict(self.state)))
+        def write_first(arriving: OrderedDict, state: OrderedDict) -> OrderedDict:
+            handle = arriving["handle"]
+            state = OrderedDict(state, **{name: arriving[name] for name in secret})
+            with tf.control_dependencies([folders.make(handle)]):
+                version = folders.write_state(handle, handle["version"], state)
+            return OrderedDict(handle, version=version)
+
+        @tff.federated_computation(self.server, placed.at_clients(first))
+        def initialize_clients(server_state: tff.Value, arriving: tff.Value) -> tff.Value:
+            states = self.inner.initialize_clients(server_state, tff.federated_map(key_of, arriving))
+            return tff.federated_map(write_first, (arriving, states))
+
+        return initialize_clients
+
+    def _begin_task(self) -> tff.Computation:
+        _, states, incoming = self.inner.begin_task.type_signature.parameter
+        read = self._reading(states)
+        write = self._writing(self.inner.begin_task.type_signature.result)
+
+        @tff.federated_computation(self.server, placed.at_clients(self.handle), incoming)
+        def begin_task(server_state: tff.Value, handles: tff.Value, transfer_in: tff.Value) -> tff.Value:
+            begun = self.inner.begin_task(server_state, tff.federated_map(read, handles), transfer_in)
+            return tff.federated_map(write, (handles, begun))
+
+        return begin_task
+
+    def _prepare(self) -> tff.Computation:
+        _, states, incoming, data = self.inner.prepare.type_signature.parameter
+        raw = placed.entries(data)
+        given = OrderedDict(directory=tff.TensorType(np.str_)) if self.stored_data else raw
+        asked = tff.to_type(OrderedDict(given, task=_INT, split=_INT))
+        read = self._reading(states)
+
+        @tff.tensorflow.computation(self.handle, asked)
+        def raw_of(handle: OrderedDict, asked_for: OrderedDict) -> OrderedDict:
+            if self.stored_data:
+                return _stored(handle, asked_for, raw)
+            return OrderedDict((name, asked_for[name]) for name in raw)
+
+        result = self.inner.prepare.type_signature.result.member
+
+        @tff.tensorflow.computation(self.handle, asked, data.member, result)
+        def keep(
+            handle: OrderedDict, asked_for: OrderedDict, raws: OrderedDict, prepared: OrderedDict
+        ) -> Any:
+            path = folders.prepared_path(handle, asked_for["task"], _split(asked_for))
+            tensors = {f"context/{name}": value for name, value in raws["context"].items()}
+            tensors.update((f"examples/{name}", value) for name, value in prepared.items())
+            count = tf.shape(next(iter(prepared.values())))[0]
+            with tf.control_dependencies([tensor_files.write(path, tensors)]):
+                return OrderedDict(count=tf.identity(count))
+
+        @tff.federated_computation(
+            self.server, placed.at_clients(self.handle), incoming, placed.at_clients(asked)
+        )
+        def prepare(
+            server_state: tff.Value, handles: tff.Value, transfer_in: tff.Value, asked_for: tff.Value
+        ) -> tff.Value:
+            raws = tff.federated_map(raw_of, (handles, asked_for))
+            states = tff.federated_map(read, handles)
+            prepared = self.inner.prepare(server_state, states, transfer_in, raws)
+            return tff.federated_map(keep, (handles, asked_for, raws, prepared))
+
+        return prepare
+
+    def _reading_data(self, data: tff.Type, of_splits: Mapping[str, tuple[str, str]]) -> tff.Computation:
+        """(<handle, task> -> prepared data of a type).
+
+        Args:
+          data: the type.
+          of_splits: for each of its entries the split in whose file it is, and what it is called there.
+        """
+
+        @tff.tensorflow.computation(self.handle, _TASK)
+        def read(handle: OrderedDict, asked_for: OrderedDict) -> OrderedDict:
+            found = OrderedDict()
+            for name, kind in placed.entries(data).items():
+                split, part = of_splits[name]
+                types = OrderedDict((f"{part}/{one}", its) for one, its in placed.entries(kind).items())
+                tensors = tensor_files.read(folders.prepared_path(handle, asked_for["task"], split), types)
+                found[name] = OrderedDict((one.split("/", 1)[1], value) for one, value in tensors.items())
+            return found
+
+        return read
+
+    def _next(self) -> tff.Computation:
+        _, states, data = self.inner.next.type_signature.parameter
+        read, write = self._reading(states), self._writing(self.inner.next.type_signature.result[1])
+        read_data = self._reading_data(data, _TRAINING)
+
+        @tff.federated_computation(self.server, placed.at_clients(self.handle), placed.at_clients(_TASK))
+        def next_round(server_state: tff.Value, handles: tff.Value, asked_for: tff.Value) -> tuple:
+            client_data = tff.federated_map(read_data, (handles, asked_for))
+            result = self.inner.next(server_state, tff.federated_map(read, handles), client_data)
+            return result[0], tff.federated_map(write, (handles, result[1])), result[2], result[3]
+
+        return next_round
+
+    def _end_task(self) -> tff.Computation:
+        _, states, data = self.inner.end_task.type_signature.parameter
+        changes, uploads = self.inner.end_task.type_signature.result
+        shown = [name for name in REPORTED if name in self.state]
+        read, write = self._reading(states), self._writing(changes)
+        read_data = self._reading_data(data, _TRAINING)
+
+        @tff.tensorflow.computation(uploads.member, self.handle)
+        def with_shown(upload: OrderedDict, handle: OrderedDict) -> OrderedDict:
+            return OrderedDict(upload, **folders.read_state(handle, self.state, shown))
+
+        @tff.federated_computation(self.server, placed.at_clients(self.handle), placed.at_clients(_TASK))
+        def end_task(server_state: tff.Value, handles: tff.Value, asked_for: tff.Value) -> tuple:
+            client_data = tff.federated_map(read_data, (handles, asked_for))
+            result = self.inner.end_task(server_state, tff.federated_map(read, handles), client_data)
+            told = tff.federated_map(with_shown, (result[1], handles))
+            return tff.federated_map(write, (handles, result[0])), told
+
+        return end_task
+
+    def _evaluate(self) -> tff.Computation:
+        _, views, data = self.inner.evaluate.type_signature.parameter
+        asked = tff.to_type(OrderedDict(placed.entries(self.handle), task=_INT))
+
+        @tff.tensorflow.computation(asked)
+        def view_of(arriving: OrderedDict) -> OrderedDict:
+            view = self._view(_Lazy(self.state, arriving), arriving["task"])
+            return OrderedDict(
+                (name, as_type("task_view", name, view[name], kind))
+                for name, kind in placed.entries(views).items()
+            )
+
+        read_data = self._reading_data(data, _TEST)
+
+        @tff.tensorflow.computation(asked)
+        def handle_of(arriving: OrderedDict) -> OrderedDict:
+            return OrderedDict((name, arriving[name]) for name in placed.entries(self.handle))
+
+        @tff.federated_computation(self.server, placed.at_clients(asked), placed.at_clients(_TASK))
+        def evaluate(server_state: tff.Value, views: tff.Value, of_task: tff.Value) -> tff.Value:
+            client_data = tff.federated_map(read_data, (tff.federated_map(handle_of, views), of_task))
+            return self.inner.evaluate(server_state, tff.federated_map(view_of, views), client_data)
+
+        return evaluate
+
+    def _view(self, state: Mapping[str, Any], task: tf.Tensor) -> Mapping[str, Any]:
+        try:
+            return self.inner.task_view(state, task)
+        except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
+            raise errors.ContractError(
+                f"task_view: has to work on tensors where clients keep their states in files ({error})"
+            ) from error
+
+
+def _split(asked_for: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    return tf.gather(list(folders.SPLITS), asked_for["split"])
+
+
+def _stored(handle: Mapping[str, tf.Tensor], asked_for: Mapping[str, tf.Tensor], raw: Mapping) -> OrderedDict:
+    """A client's raw examples out of its own files, structured as `raw`."""
+    place = {"directory": asked_for["directory"], "client": handle["client"]}
+    types = OrderedDict(
+        (f"{part}/{name}", kind)
+        for part, kinds in raw.items()
+        for name, kind in placed.entries(kinds).items()
+    )
+    found = folders.read_data(place, asked_for["task"], _split(asked_for), types)
+    return OrderedDict(
+        (part, OrderedDict((name, found[f"{part}/{name}"]) for name in placed.entries(kinds)))
+        for part, kinds in raw.items()
+    )
+
+
+class _Lazy(Mapping):
+    """A client's state in a graph, of which only that is read which somebody asks for."""
+
+    def __init__(self, types: Mapping[str, tff.Type], handle: Mapping[str, tf.Tensor]):
+        self._types, self._handle = types, handle
+        self._found: dict[str, tf.Tensor] = {}
+
+    def __getitem__(self, name: str) -> tf.Tensor:
+        if name not in self._types:
+            raise KeyError(name)
+        if name not in self._found:
+            self._found.update(folders.read_state(self._handle, self._types, [name]))
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
+
+    def __len__(self) -> int:
+        return len(self._types)
