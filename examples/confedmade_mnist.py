@@ -59,6 +59,7 @@ def main(**flags) -> None:
             output_dir=folder,
             resume=options.resume,
             config=confedmade.config_of(options, vectors, stream),
+            client_files=running.client_files(options),
         )
         made_results.complete(folder, options, process, vectors, stream)
     running.show(folder)

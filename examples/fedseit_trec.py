@@ -60,6 +60,7 @@ def main(**flags) -> None:
             output_dir=folder,
             resume=options.resume,
             config=fedseit.config_of(options, encoded),
+            client_files=running.client_files(options),
         )
     running.show(folder)
 

@@ -54,16 +54,16 @@ def test_it_runs(finished):
 
 
 @pytest.mark.slow
-def test_clients_with_files_end_as_those_of_the_example(run, finished, tmp_path):
-    args = ("--output-dir", tmp_path / "files", "--client-dir", tmp_path / "clients")
-    done = run("run", "fedseit", *SHORT, *args)
+def test_clients_with_files_end_as_those_without(run_example, finished, tmp_path):
+    done = run_example(*SHORT, "--output-dir", tmp_path / "files", "--client-dir", tmp_path / "clients")
     assert done.returncode == 0, done.stderr
     found = [
         json.loads((folder / "results.json").read_text()) for folder in (finished[1], tmp_path / "files")
     ]
     for one in found:
-        del one["seconds"], one["config"]
-    assert found[0] == found[1]
+        del one["seconds"]
+    assert found[1].pop("config") == {**found[0].pop("config"), "client_store": "files"}
+    assert found[1] == found[0]
     assert len(list((tmp_path / "clients").glob("run-*/client-000?/about.txt"))) == 2
 
 
