@@ -15,7 +15,7 @@ import time
 import pytest
 
 from tffcl.errors import RunError
-from tffcl.program import driver, state
+from tffcl.program import ClientFiles, driver, state
 
 NUM_EVENTS = 3 * (2 + 1)  # tasks x (rounds + the task's end)
 
@@ -276,9 +276,10 @@ with runtime.local():
 
 @pytest.mark.slow
 def test_killed_at_odd_moments(tiny, process, tmp_path):
-    """With clients that come and go; without them it is the same driver (tests/program/test_enrollment.py)."""
+    """With clients that come and go, and keep their states in files; otherwise it is the same driver."""
     table, straight = ("**o", "x**", "***"), tmp_path / "straight"
-    tiny.run_enrolled(process, table, straight, clients_per_round=2)
+    files = ClientFiles(str(tmp_path / "straight-clients"))
+    tiny.run_enrolled(process, table, straight, clients_per_round=2, client_files=files)
     path = pathlib.Path(__file__).with_name("tiny.py")
     with open(tmp_path / "output", "wb") as output:
 
@@ -291,7 +292,7 @@ def test_killed_at_odd_moments(tiny, process, tmp_path):
 
         for lines in (2, 5):
             child = start()
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 240
             log = tmp_path / "run" / "history.jsonl"
             while not (log.exists() and log.read_bytes().count(b"\n") >= lines):
                 assert child.poll() is None, (tmp_path / "output").read_text()
@@ -299,5 +300,5 @@ def test_killed_at_odd_moments(tiny, process, tmp_path):
                 time.sleep(0.003)
             child.send_signal(signal.SIGKILL)
             child.wait()
-        assert start().wait(120) == 0, (tmp_path / "output").read_text()
+        assert start().wait(240) == 0, (tmp_path / "output").read_text()
     same(tmp_path / "run", straight)
