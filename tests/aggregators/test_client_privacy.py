@@ -112,7 +112,7 @@ def test_the_clip_goes_to_the_quantile_of_the_norms():
     process = process_of(4, clip=1.0, noise_multiplier=0.01, quantile=0.5)
     state = process.initialize()
     clients = [update([norm, 0, 0, 0]) for norm in (1.5, 2, 4, 5)]
-    for _ in range(12):
+    for _ in range(25):
         output = process.next(state, clients)
         state = output.state
     assert 2 < output.measurements["dp_query_metrics"]["clip"] < 4

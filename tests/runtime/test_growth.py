@@ -65,13 +65,13 @@ def test_rounds_leave_nothing_behind(context, monkeypatch):
 
     for name in _CREATING:
         watch(name)
-    dispose = stubs.WorkerStub.dispose
+    dispose = tff.framework.RemoteExecutorGrpcStub.dispose  # what every stub calls in the end
 
     def disposed(stub, request):
         living.difference_update((id(stub), each.id) for each in request.value_ref)
         dispose(stub, request)
 
-    monkeypatch.setattr(stubs.WorkerStub, "dispose", disposed)
+    monkeypatch.setattr(tff.framework.RemoteExecutorGrpcStub, "dispose", disposed)
 
     def rounds(number):
         """Runs rounds whose results go into the next; what lives afterwards."""
