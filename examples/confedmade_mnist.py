@@ -23,7 +23,12 @@ def main(**flags) -> None:
     """Runs ConFedMADE, or with --method one of its baselines."""
     options = ConFedMADEOptions(**flags)
 
-    from tffcl.commands import confedmade, running, vector_data  # once the flags are known to be right
+    from tffcl.commands import (
+        base_privacy,
+        confedmade,
+        running,
+        vector_data,
+    )  # once the flags are known to be right
 
     # Pictures as rows of zeros and ones. Labels serve to make tasks; nothing is trained with them.
     vectors, options = vector_data.load_vectors(options)
@@ -60,6 +65,7 @@ def main(**flags) -> None:
             resume=options.resume,
             config=confedmade.config_of(options, vectors, stream),
             client_files=running.client_files(options),
+            privacy=base_privacy.privacy_of(options),
         )
         made_results.complete(folder, options, process, vectors, stream)
     running.show(folder)
@@ -68,7 +74,7 @@ def main(**flags) -> None:
 def build_confedmade(options: ConFedMADEOptions, input_size: int, num_foreign: int):
     """The process: kernel = (base * mask + adaptive + sum of attention * foreign adaptive) * M (eq. 5)."""
     from tffcl import algorithms
-    from tffcl.commands import confedmade
+    from tffcl.commands import base_privacy, confedmade
 
     return algorithms.build_confedmade(
         # Lines 2 and 3: M from the server's seed and order, the same at every client (eq. 4).
@@ -79,6 +85,9 @@ def build_confedmade(options: ConFedMADEOptions, input_size: int, num_foreign: i
         # Line 14: B goes to the server where the mask and M let it through.
         decomposition=confedmade.decomposition_of(options),
         seed=options.seed,
+        **base_privacy.aggregator_of(
+            options
+        ),  # the mean over the senders, unless --dp-base-clip asks for noise
     )
 
 

@@ -24,7 +24,7 @@ def main(**flags) -> None:
     options = FedSeITOptions(**flags)
 
     from tffcl import datasets  # imports wait until the flags are known to be right
-    from tffcl.commands import fedseit, running, text_data
+    from tffcl.commands import base_privacy, fedseit, running, text_data
 
     # Documents as rows of word ids, and one frozen table with the vectors of the words in use.
     texts, options = text_data.load_texts(options)
@@ -61,6 +61,7 @@ def main(**flags) -> None:
             resume=options.resume,
             config=fedseit.config_of(options, encoded),
             client_files=running.client_files(options),
+            privacy=base_privacy.privacy_of(options),
         )
     running.show(folder)
 
@@ -68,6 +69,7 @@ def main(**flags) -> None:
 def build_fedseit(options: FedSeITOptions, embedding_size: int, num_foreign: int):
     """The process: kernel = base * mask + adaptive (eq. 1), beside the aligned adaptives of others (eq. 2-3)."""
     from tffcl import algorithms, client_works, models
+    from tffcl.commands import base_privacy
 
     return algorithms.build_fedseit(
         models.TextCNNConfig(embedding_size, max_classes=options.labels_per_task),
@@ -84,6 +86,9 @@ def build_fedseit(options: FedSeITOptions, embedding_size: int, num_foreign: int
             share_dense=options.share_dense,  # DLS
         ),
         seed=options.seed,
+        **base_privacy.aggregator_of(
+            options
+        ),  # the mean over the senders, unless --dp-base-clip asks for noise
     )
 
 
