@@ -70,7 +70,7 @@ def main(methods, **flags) -> None:
 def build_fil_ver(options: FilVerOptions, model):
     """The process of FIL-VER proper, VER-Sampled with server-side training."""
     from tffcl import algorithms, finalizers
-    from tffcl.commands import fil_ver
+    from tffcl.commands import base_privacy, fil_ver
 
     return algorithms.build_fil_ver(
         # Function ENC: the frozen encoder, which the clients' examples and memories go through (eq. 8).
@@ -83,11 +83,13 @@ def build_fil_ver(options: FilVerOptions, model):
         sharing="sampled",
         send_per_round=options.send_per_round,
         privacy=fil_ver.privacy_of(options),
-        # Line 11 is the mean weighted by examples (eq. 1). Line 12, function SST: S_max steps on all that ever came.
+        # Line 11 is the mean weighted by examples (eq. 1), or with --dp-base-clip one with noise. Line 12, function
+        # SST: S_max steps on all that ever came.
         server_side_training=finalizers.ServerSideTraining(
             steps=options.sst_steps, learning_rate=options.sst_learning_rate, memory=options.server_memory
         ),
         seed=options.seed,
+        **base_privacy.aggregator_of(options),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
+import types
 
 import pytest
 
@@ -15,11 +16,11 @@ NOISED = ("--dp-base-clip", "0.5", "--dp-base-noise", "4", "--client-dir", "clie
           "--num-tasks", "2", "--clients-per-round", "1")  # fmt: skip
 
 
-def _example(name):
+def _module(name):
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.main
+    return module
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,10 @@ def test_both_hand_the_same_to_the_library(run, monkeypatch, tmp_path, name, com
     monkeypatch.setattr(algorithms, builder, build)
     monkeypatch.setattr(program, "run_program", run_program)
     args = (*args, *NOISED, "--runtime", "in-process")
-    for done in (run("run", command, *args, cwd=tmp_path), run(*args, cwd=tmp_path, command=_example(name))):
+    for done in (
+        run("run", command, *args, cwd=tmp_path),
+        run(*args, cwd=tmp_path, command=_module(name).main),
+    ):
         assert "far enough" in done.stderr
     built, ran, built_by_example, ran_by_example = given
     assert ran["privacy"] is not None
@@ -55,3 +59,19 @@ def test_both_hand_the_same_to_the_library(run, monkeypatch, tmp_path, name, com
         assert {k: v for k, v in one.items() if k != "output_dir"} == {
             k: v for k, v in other.items() if k != "output_dir"
         }
+
+
+def test_the_process_of_fil_ver_is_that_of_the_command(monkeypatch):
+    from tffcl.commands import FilVerOptions, fil_ver
+
+    given = []
+    for place in (algorithms, algorithms.fil_ver):
+        monkeypatch.setattr(place, "build_fil_ver", lambda model, **options: given.append(options))
+    args = ("--dataset", "digits", "--dp-clip", "10", "--dp-noise-multiplier", "2",
+            "--proximal", "0.5", *NOISED)  # fmt: skip
+    options = FilVerOptions.parse(list(args)).complete("digits")
+    _module("fil_ver_emnist").build_fil_ver(options, None)
+    fil_ver.build_process(options, None, types.SimpleNamespace(model=None))
+    assert all(one.pop("aggregator") is not None for one in given)
+    example, command = ({k: v for k, v in one.items() if v is not None} for one in given)
+    assert example == command
