@@ -23,12 +23,7 @@ def main(**flags) -> None:
     """Runs ConFedMADE, or with --method one of its baselines."""
     options = ConFedMADEOptions(**flags)
 
-    from tffcl.commands import (
-        base_privacy,
-        confedmade,
-        running,
-        vector_data,
-    )  # once the flags are known to be right
+    from tffcl.commands import confedmade, running, vector_data  # once the flags are known to be right
 
     # Pictures as rows of zeros and ones. Labels serve to make tasks; nothing is trained with them.
     vectors, options = vector_data.load_vectors(options)
@@ -52,21 +47,10 @@ def main(**flags) -> None:
         process = confedmade.build_process(options, vectors.width, transfer)
 
     # All tasks and rounds: lines 4 and 8. Every round leaves a checkpoint.
+    data = program.DensityClientData(vectors, vector_data.pooled(options.method, stream))
     with running.open_runtime(options):
-        program.run_program(
-            process,
-            program.DensityClientData(vectors, vector_data.pooled(options.method, stream)),
-            transfer,
-            num_rounds=options.num_rounds,
-            seed=options.seed,
-            clients_per_round=options.clients_per_round,
-            evaluate_every=options.evaluate_every,
-            output_dir=folder,
-            resume=options.resume,
-            config=confedmade.config_of(options, vectors, stream),
-            client_files=running.client_files(options),
-            privacy=base_privacy.privacy_of(options),
-        )
+        config = confedmade.config_of(options, vectors, stream)
+        running.learn(options, process, data, transfer, folder, config)
         made_results.complete(folder, options, process, vectors, stream)
     running.show(folder)
 

@@ -24,7 +24,7 @@ def main(**flags) -> None:
     options = FedSeITOptions(**flags)
 
     from tffcl import datasets  # imports wait until the flags are known to be right
-    from tffcl.commands import base_privacy, fedseit, running, text_data
+    from tffcl.commands import fedseit, running, text_data
 
     # Documents as rows of word ids, and one frozen table with the vectors of the words in use.
     texts, options = text_data.load_texts(options)
@@ -48,21 +48,9 @@ def main(**flags) -> None:
     # All tasks and rounds (lines 3-4) on a TFF worker of our own; every round leaves a checkpoint.
     from tffcl import program
 
+    data = program.TextClientData(encoded, stream)
     with running.open_runtime(options):
-        program.run_program(
-            process,
-            program.TextClientData(encoded, stream),
-            transfer,
-            num_rounds=options.num_rounds,
-            seed=options.seed,
-            clients_per_round=options.clients_per_round,
-            evaluate_every=options.evaluate_every,
-            output_dir=folder,
-            resume=options.resume,
-            config=fedseit.config_of(options, encoded),
-            client_files=running.client_files(options),
-            privacy=base_privacy.privacy_of(options),
-        )
+        running.learn(options, process, data, transfer, folder, fedseit.config_of(options, encoded))
     running.show(folder)
 
 
