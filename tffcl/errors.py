@@ -1,5 +1,7 @@
 """Exceptions for wrong input: one clear line that names what, where, and what would be right."""
 
+import math
+
 
 class TffclError(Exception):
     """Base of every error that tffcl raises on purpose; its message is one line for the user."""
@@ -30,7 +32,30 @@ class RunError(TffclError):
 
 
 class OperationError(RunError):
-    """A TensorFlow operation that failed where a computation ran: a file that is not there, for example."""
+    """A TensorFlow operation that failed where a computation ran: a file that is not there, for example.
+
+    Attributes:
+      words: what TensorFlow says of it.
+    """
+
+    def __init__(self, where: str, words: str):
+        super().__init__(where, words)
+        self.words = words
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
+
+
+def check_above_zero(name: str, value: float) -> None:
+    """Raises InputError for what is no finite number above 0."""
+    if not (value > 0 and math.isfinite(value)):
+        raise InputError(f"{name}: expected a number above 0, found {value!r}")
+
+
+def check_between_0_and_1(name: str, value: float) -> None:
+    """Raises InputError for what is no number between 0 and 1, both left out."""
+    if not 0 < value < 1:
+        raise InputError(f"{name}: expected a number between 0 and 1, found {value!r}")
 
 
 def run_exists(folder: object) -> RunError:

@@ -9,14 +9,13 @@ The mechanism is that of `tff.aggregators.DifferentiallyPrivateFactory`.
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl import errors
 from tffcl.aggregators.building import factory_of, process_of
-from tffcl.errors import InputError
 
 LARGEST = 1e15  # of an entry: the squares of a million of these still are finite float32
 
@@ -58,13 +57,10 @@ class ClientPrivacy:
 
     def __post_init__(self) -> None:
         for name in ("clip", "noise_multiplier", "clients_per_round"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{name}: expected a number above 0, found {value!r}")
-        for name in ("quantile", "delta"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 1:
-                raise InputError(f"{name}: expected a number between 0 and 1, found {value!r}")
+            errors.check_above_zero(name, getattr(self, name))
+        if self.quantile is not None:
+            errors.check_between_0_and_1("quantile", self.quantile)
+        errors.check_between_0_and_1("delta", self.delta)
 
     def factory(self) -> tff.aggregators.UnweightedAggregationFactory:
         """An aggregator of float32 `[n]`, for `gated` or a builder's `aggregator`.

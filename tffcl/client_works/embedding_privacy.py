@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Optional
 
 import tensorflow as tf
 
-from tffcl.errors import InputError
+from tffcl.errors import InputError, check_above_zero
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +44,7 @@ class EmbeddingPrivacy:
 
     def __post_init__(self) -> None:
         for name in ("clip", "noise_multiplier"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{name}: expected a number above 0, found {value!r}")
+            check_above_zero(name, getattr(self, name))
         if self.seed is not None and not 0 <= self.seed < 2**31:
             raise InputError(f"seed: expected 0 to 2**31 - 1, found {self.seed!r}")
 

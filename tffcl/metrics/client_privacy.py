@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import collections
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from tffcl.errors import InputError
-from tffcl.metrics.privacy import embedding_epsilon
+from tffcl.metrics.privacy import check_mechanism, embedding_epsilon
 
 # Of Renyi divergence. Between whole numbers the bound for draws is interpolated, at a price; above these it is weak.
 _ORDERS = (*range(2, 65), 80, 96, 128, 192, 256)
@@ -57,10 +56,7 @@ def client_epsilon(
     Raises:
       InputError: an argument out of its range, or a client that took part but could not be drawn.
     """
-    if not (noise_multiplier > 0 and math.isfinite(noise_multiplier)):
-        raise InputError(f"noise_multiplier: expected a number above 0, got {noise_multiplier!r}")
-    if not 0 < delta < 1:
-        raise InputError(f"delta: expected a number between 0 and 1, got {delta!r}")
+    check_mechanism(noise_multiplier, delta)
     took_part: collections.Counter[int] = collections.Counter()
     draws: dict[int, collections.Counter[tuple[int, int]]] = collections.defaultdict(collections.Counter)
     for participants, candidates in rounds:

@@ -37,10 +37,7 @@ def embedding_epsilon(noise_multiplier: float, delta: float, times: int = 1) -> 
     Raises:
       InputError: an argument out of its range.
     """
-    if not (noise_multiplier > 0 and math.isfinite(noise_multiplier)):
-        raise InputError(f"noise_multiplier: expected a number above 0, got {noise_multiplier!r}")
-    if not 0 < delta < 1:
-        raise InputError(f"delta: expected a number between 0 and 1, got {delta!r}")
+    check_mechanism(noise_multiplier, delta)
     if isinstance(times, bool) or not isinstance(times, (int, np.integer)) or times < 1:
         raise InputError(f"times: expected a whole number, 1 or more, got {times!r}")
     import dp_accounting  # slow to import, and only this needs it
@@ -54,3 +51,11 @@ def embedding_epsilon(noise_multiplier: float, delta: float, times: int = 1) -> 
     sent = dp_accounting.GaussianDpEvent(noise_multiplier / 2)
     accountant.compose(dp_accounting.SelfComposedDpEvent(sent, int(times)))
     return float(accountant.get_epsilon(delta))
+
+
+def check_mechanism(noise_multiplier: float, delta: float) -> None:
+    """Raises InputError for noise, or a delta, of which there is no epsilon."""
+    if not (noise_multiplier > 0 and math.isfinite(noise_multiplier)):
+        raise InputError(f"noise_multiplier: expected a number above 0, got {noise_multiplier!r}")
+    if not 0 < delta < 1:
+        raise InputError(f"delta: expected a number between 0 and 1, got {delta!r}")

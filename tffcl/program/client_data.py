@@ -52,8 +52,11 @@ class StoredTask:
     num_classes: Optional[int] = None
 
 
-class ClientData(Protocol):
-    """Anything that can say what client c learns in task t."""
+AnyTask = Union[ClientTask, StoredTask]
+
+
+class AnyClientData(Protocol):
+    """Anything that can say what client c learns in task t, or knows of it where the client keeps its examples."""
 
     @property
     def num_clients(self) -> int:
@@ -63,29 +66,18 @@ class ClientData(Protocol):
     def num_tasks(self) -> int:
         """T, the same for every client."""
 
-    def task(self, client: int, task: int) -> ClientTask:
+    def task(self, client: int, task: int) -> AnyTask:
         """Task number `task` (0 .. T-1) of client number `client` (0 .. C-1); the same at every call.
 
         Every client has training examples in every task, except where it is not enrolled: there it has no examples.
         """
 
 
-AnyTask = Union[ClientTask, StoredTask]
+class ClientData(AnyClientData, Protocol):
+    """As `AnyClientData`, with the examples at hand."""
 
-
-class AnyClientData(Protocol):
-    """As `ClientData`, but the examples themselves may be in files at the clients."""
-
-    @property
-    def num_clients(self) -> int:
-        """C."""
-
-    @property
-    def num_tasks(self) -> int:
-        """T."""
-
-    def task(self, client: int, task: int) -> AnyTask:
-        """Task number `task` of client number `client`, or what is known of it."""
+    def task(self, client: int, task: int) -> ClientTask:
+        """See `AnyClientData`."""
 
 
 def check_rows(stream: TaskStream, name: str, what: str, num_train: int, num_test: int) -> None:

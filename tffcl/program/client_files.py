@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tffcl.errors import InputError, OperationError, RunError
+from tffcl.errors import OperationError, RunError
 from tffcl.program import client_folders, handles
 from tffcl.program.client_store import ClientStore
 from tffcl.templates import ContinualProcess, placed
@@ -37,10 +37,7 @@ class ClientFiles:
     stored_data: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.directory, str) or not posixpath.isabs(self.directory):
-            raise InputError(
-                f"client files: expected the absolute path of a folder where workers run, found {self.directory!r}"
-            )
+        client_folders.check_directory("client files", self.directory)
 
     def process(self, process: ContinualProcess) -> handles.HandleProcess:
         """The same process over handles, which may be so already."""
@@ -87,7 +84,7 @@ class ClientFiles:
             for start in range(0, len(arriving), _AT_ONCE):
                 self.process(process).initialize_clients(server, arriving[start : start + _AT_ONCE])
         except OperationError as error:
-            raise RunError(f"cannot write client states to {self.directory}: {_words(error)}") from error
+            raise RunError(f"cannot write client states to {self.directory}: {error.words}") from error
 
     def move(self, store: ClientStore) -> None:
         """Lets the handles of a checkpoint point below this directory, whatever it was called before."""
@@ -116,22 +113,12 @@ class ClientFiles:
             for start in range(0, len(some), _AT_ONCE):
                 over_handles.check(some[start : start + _AT_ONCE])
         except OperationError:
-            for handle in some:  # one by one, to know whose it is
-                _check_one(over_handles, handle)
+            client_folders.say_whose(over_handles.check, some, _unread)
 
 
-def _check_one(process: handles.HandleProcess, handle: Mapping[str, Any]) -> None:
-    try:
-        process.check([handle])
-    except OperationError as error:
-        raise RunError(
-            f"client {handle['client']}: cannot read version {handle['version']} of its state at "
-            f"{state_path(handle)}: {_words(error)}"
-        ) from error
-
-
-def _words(error: Exception) -> str:
-    return str(error).split(": ", 1)[-1]
+def _unread(handle: Mapping[str, Any]) -> str:
+    version, path = handle["version"], state_path(handle)
+    return f"client {handle['client']}: cannot read version {version} of its state at {path}"
 
 
 def state_path(handle: Mapping[str, Any]) -> str:

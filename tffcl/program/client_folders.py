@@ -5,14 +5,16 @@ A handle is a mapping with `directory` (string), `client`, `version` (int32) and
 
 from __future__ import annotations
 
+import posixpath
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.errors import InputError, OperationError, RunError
 from tffcl.program import tensor_files
 
 SPLITS = ("train", "validation", "test")
@@ -101,6 +103,40 @@ def write_state(handle: Handle, version: tf.Tensor, state: Mapping[str, tf.Tenso
         removed = tensor_files.remove(old, _path(handle, ["removed"]))
     with tf.control_dependencies([removed]):
         return tf.identity(version)
+
+
+def check_directory(what: str, directory: object) -> None:
+    """Checks the folder that has the files of all clients.
+
+    Args:
+      what: is kept there, for the message.
+      directory: an absolute path on the machines of the workers.
+
+    Raises:
+      InputError: it is none.
+    """
+    if not isinstance(directory, str) or not posixpath.isabs(directory):
+        raise InputError(
+            f"{what}: expected the absolute path of a folder where workers run, found {directory!r}"
+        )
+
+
+def say_whose(call: Callable[[list], Any], elements: Iterable[Any], failure: Callable[[Any], str]) -> None:
+    """Makes a call that failed for several clients again for each alone.
+
+    Args:
+      call: takes a list of elements.
+      elements: one of each client.
+      failure: what is said of an element for which the call fails.
+
+    Raises:
+      RunError: it failed; says so of the first for which it does, with the words of TensorFlow.
+    """
+    for element in elements:
+        try:
+            call([element])
+        except OperationError as error:
+            raise RunError(f"{failure(element)}: {error.words}") from error
 
 
 def _folder(handle: Handle) -> tf.Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 from tffcl import runtime
 from tffcl.aggregators import ClientPrivacy
 from tffcl.errors import InputError, OperationError
-from tffcl.program import checks, clocks, communication, events, run_directory, server_metrics
+from tffcl.program import checks, clocks, communication, events, run_directory
 from tffcl.program import privacy as privacy_lib
 from tffcl.program import state as state_lib
 from tffcl.program.client_data import AnyClientData, ClientTask
@@ -223,8 +223,7 @@ class _Run:
         training = clocks.now() - before
         scores = self._evaluate() if self.settings.evaluate_every == "round" else None
         sent_up = communication.round_up(state, participants, reported, self.data.summaries(state.task))
-        event = events.round_event(state.task, state.round, participants, reported, scores)
-        event[server_metrics.NAME] = server_metrics.by_path(measured)
+        event = events.round_event(state.task, state.round, participants, reported, measured, scores)
         events.add_bytes(event, "up", sent_up)
         events.add_bytes(event, "down", sent_down)
         state.round += 1

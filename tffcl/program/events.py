@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from tffcl.program import server_metrics
 from tffcl.program.clocks import Spent
 from tffcl.transfers import KnowledgeBase
 
@@ -21,6 +22,7 @@ def round_event(
     round_num: int,
     participants: Sequence[int],
     client_metrics: Mapping[int, Mapping[str, Any]],
+    measured: Any,
     scores: Optional[Scores],
 ) -> dict[str, Any]:
     """What a round said, without its bytes and times.
@@ -34,6 +36,7 @@ def round_event(
       participants: the clients that took part.
       client_metrics: what `next` reported for each of them, or for those whose worker did not get lost; unknown
         metrics pass through by their own names.
+      measured: what the parts at the server measured, which `next` gives last.
       scores: by name, for every client its scores on tasks 0..task; None in a round without evaluation.
     """
     event: dict[str, Any] = {
@@ -51,6 +54,7 @@ def round_event(
     if silent:
         event["not_reported"] = silent
     event.update({name: per_client(rows) for name, rows in (scores or {}).items()})
+    event[server_metrics.NAME] = server_metrics.by_path(measured)
     return event
 
 

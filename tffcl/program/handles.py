@@ -25,6 +25,7 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.program import client_folders as folders
 from tffcl.program import tensor_files
+from tffcl.program.grouped import flat, grouped
 from tffcl.templates import ContinualProcess, placed
 from tffcl.templates.entries import as_type
 
@@ -192,8 +193,7 @@ class _OverHandles:
             handle: OrderedDict, asked_for: OrderedDict, raws: OrderedDict, prepared: OrderedDict
         ) -> Any:
             path = folders.prepared_path(handle, asked_for["task"], _split(asked_for))
-            tensors = {f"context/{name}": value for name, value in raws["context"].items()}
-            tensors.update((f"examples/{name}", value) for name, value in prepared.items())
+            tensors = flat({"context": raws["context"], "examples": prepared})
             count = tf.shape(next(iter(prepared.values())))[0]
             with tf.control_dependencies([tensor_files.write(path, tensors)]):
                 return OrderedDict(count=tf.identity(count))
@@ -224,9 +224,9 @@ class _OverHandles:
             found = OrderedDict()
             for name, kind in placed.entries(data).items():
                 split, part = of_splits[name]
-                types = OrderedDict((f"{part}/{one}", its) for one, its in placed.entries(kind).items())
+                types = flat({part: placed.entries(kind)})
                 tensors = tensor_files.read(folders.prepared_path(handle, asked_for["task"], split), types)
-                found[name] = OrderedDict((one.split("/", 1)[1], value) for one, value in tensors.items())
+                found[name] = grouped(tensors, [part])[part]
             return found
 
         return read
@@ -305,16 +305,9 @@ def _split(asked_for: Mapping[str, tf.Tensor]) -> tf.Tensor:
 def _stored(handle: Mapping[str, tf.Tensor], asked_for: Mapping[str, tf.Tensor], raw: Mapping) -> OrderedDict:
     """A client's raw examples out of its own files, structured as `raw`."""
     place = {"directory": asked_for["directory"], "client": handle["client"]}
-    types = OrderedDict(
-        (f"{part}/{name}", kind)
-        for part, kinds in raw.items()
-        for name, kind in placed.entries(kinds).items()
-    )
+    types = flat({part: placed.entries(kinds) for part, kinds in raw.items()})
     found = folders.read_data(place, asked_for["task"], _split(asked_for), types)
-    return OrderedDict(
-        (part, OrderedDict((name, found[f"{part}/{name}"]) for name in placed.entries(kinds)))
-        for part, kinds in raw.items()
-    )
+    return grouped({name: found[name] for name in types}, raw)
 
 
 class _Lazy(Mapping):

@@ -14,6 +14,7 @@ from tffcl.program import checks
 from tffcl.program.client_data import AnyTask, ClientTask, StoredTask, Tensors
 from tffcl.program.client_folders import SPLITS
 from tffcl.program.client_store import ClientStore
+from tffcl.program.grouped import flat, grouped
 from tffcl.program.handles import HandleProcess
 from tffcl.templates import ContinualProcess, placed
 from tffcl.transfers import KnowledgeBase, Transfer
@@ -36,12 +37,12 @@ class PreparedTask:
     def __init__(self, shelf: Shelf, task: ClientTask, train: Tensors, validation: Tensors, test: Tensors):
         self._shelf, self._key = shelf, object()
         self.num_test = checks.num_examples(test)
-        shelf[self._key, "train"] = _flat(context=task.context, train=train, validation=validation)
-        shelf[self._key, "test"] = _flat(context=task.test_context, examples=test)
+        shelf[self._key, "train"] = flat({"context": task.context, "train": train, "validation": validation})
+        shelf[self._key, "test"] = flat({"context": task.test_context, "examples": test})
 
     def training_data(self) -> OrderedDict:
         """What `next` and `end_task` take."""
-        return self._data("train", ("context", "train", "validation"))
+        return grouped(self._shelf[self._key, "train"], ("context", "train", "validation"))
 
     def training_bytes(self) -> int:
         """Bytes of the training data."""
@@ -49,7 +50,7 @@ class PreparedTask:
 
     def test_data(self) -> OrderedDict:
         """What `evaluate` takes."""
-        return self._data("test", ("context", "examples"))
+        return grouped(self._shelf[self._key, "test"], ("context", "examples"))
 
     def test_bytes(self) -> int:
         """Bytes of the test data."""
@@ -58,19 +59,6 @@ class PreparedTask:
     def forget_training_data(self) -> None:
         """Frees the training data of a task that has ended, which may be large."""
         del self._shelf[self._key, "train"]
-
-    def _data(self, which: str, groups: Sequence[str]) -> OrderedDict:
-        found: OrderedDict[str, OrderedDict] = OrderedDict((group, OrderedDict()) for group in groups)
-        for name, array in self._shelf[self._key, which].items():
-            group, _, own = name.partition("/")
-            found[group][own] = array
-        return found
-
-
-def _flat(**groups: Tensors) -> dict[str, np.ndarray]:
-    return {
-        f"{group}/{name}": np.asarray(array) for group, own in groups.items() for name, array in own.items()
-    }
 
 
 @dataclasses.dataclass(frozen=True)

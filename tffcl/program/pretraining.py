@@ -13,7 +13,7 @@ from tffcl.algorithms import build_fed_avg
 from tffcl.client_works import LocalTraining
 from tffcl.errors import InputError, RunError
 from tffcl.models import EmbeddingClassifier, Encoder, FrozenEncoder
-from tffcl.program import checks, events, server_metrics
+from tffcl.program import checks, events
 from tffcl.program.client_data import ClientData, ClientTask
 from tffcl.program.client_store import ClientStore
 from tffcl.program.history import History
@@ -113,8 +113,7 @@ def _fed_avg(
     for number in range(settings.num_rounds):
         server, changes, reported, measured = process.next(server, store.project(everybody, kind), training)
         store.merge(everybody, changes)
-        event = events.round_event(0, number, clients, dict(zip(clients, reported)), None)
-        event[server_metrics.NAME] = server_metrics.by_path(measured)
+        event = events.round_event(0, number, clients, dict(zip(clients, reported)), measured, None)
         if event["left_out"]:
             raise RunError(
                 f"pre-training, round {number}: the weights of client(s) {', '.join(map(str, event['left_out']))} "

@@ -66,12 +66,6 @@ class ProgressBar:
         for line in _told_of_faults(event):
             self._bar.write(line, file=self._file or sys.stderr)
 
-        for part in server_metrics.rejected(event):
-            self._bar.write(
-                f"task {event['task']}, round {event['round']}: {part} at the server did not take what was not finite",
-                file=self._file or sys.stderr,
-            )
-
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
@@ -132,7 +126,7 @@ def default_reporters(output_dir: Optional[Union[str, os.PathLike[str]]]) -> lis
 
 
 def _told_of_faults(event: Event) -> Iterator[str]:
-    """A line for each kind of clients that were left out."""
+    """A line for each kind of clients that were left out, and for each part that rejected something."""
     silent = event.get("not_reported", [])
     spoiled = [client for client in event.get("left_out", []) if client not in silent]
     where = f"task {event['task']}, round {event.get('round')}"
@@ -143,6 +137,8 @@ def _told_of_faults(event: Event) -> Iterator[str]:
     if event.get("nothing_learned"):
         unlearned = ", ".join(map(str, event["nothing_learned"]))
         yield f"task {event['task']}: client(s) {unlearned} have learned nothing and send nothing to the others"
+    for part in server_metrics.rejected(event):
+        yield f"{where}: {part} at the server did not take what was not finite"
 
 
 def mean_score(event: Event) -> Optional[float]:

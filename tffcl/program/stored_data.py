@@ -18,10 +18,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.errors import InputError, OperationError, RunError
+from tffcl.errors import OperationError, RunError
 from tffcl.program import checks, tensor_files
 from tffcl.program import client_folders as folders
 from tffcl.program.client_data import ClientData, StoredTask
+from tffcl.program.grouped import flat
 from tffcl.program.preparation import raw_data
 from tffcl.templates import ContinualProcess, placed
 
@@ -59,8 +60,8 @@ def write_client_data(
                 raw = raw_data(one, split)
                 classes = _NO_CLASSES if one.num_classes is None else one.num_classes
                 scalars = (client, task, checks.num_examples(raw["examples"]), classes)
-                tensors = {f"format/{name}": np.int32(v) for name, v in zip(folders.OF_DATA, scalars)}
-                tensors.update((f"{part}/{k}", v) for part, values in raw.items() for k, v in values.items())
+                whose = {name: np.int32(value) for name, value in zip(folders.OF_DATA, scalars)}
+                tensors = flat({"format": whose, **raw})
                 _write(pathlib.Path(directory), client, task, split, tensors)
 
 
@@ -84,10 +85,7 @@ class StoredData:
     """
 
     def __init__(self, directory: str, num_clients: int, num_tasks: int):
-        if not os.path.isabs(directory):
-            raise InputError(
-                f"stored data: expected the absolute path of a folder where workers run, found {directory!r}"
-            )
+        folders.check_directory("stored data", directory)
         self.directory, self.num_clients, self.num_tasks = directory, num_clients, num_tasks
         self._known: dict[tuple[int, int], StoredTask] = {}
 
@@ -107,16 +105,12 @@ class StoredData:
         try:
             found = _describe()(places)
         except OperationError:
-            for (client, task), place in zip(pairs, places):  # one by one, to know whose it is
-                try:
-                    _describe()([place])
-                except OperationError as error:
-                    raise RunError(
-                        f"client {client}, task {task}: cannot read its data below {self.directory}: "
-                        f"{str(error).split(': ', 1)[-1]}"
-                    ) from error
+            folders.say_whose(_describe(), places, self._unread)
             raise
         return [self._task(one) for one in found]
+
+    def _unread(self, place: OrderedDict) -> str:
+        return f"client {place['client']}, task {place['task']}: cannot read its data below {self.directory}"
 
     def _place(self, client: int, task: int) -> OrderedDict:
         return OrderedDict(directory=self.directory, client=np.int32(client), task=np.int32(task))

@@ -86,7 +86,7 @@ class InProcessContext(tff.framework.SyncContext):
             try:
                 return self._invoke(comp, arg)
             except tf.errors.OpError as error:
-                raise errors.OperationError(f"a TensorFlow operation failed: {_one_line(error)}") from None
+                raise errors.OperationError("a TensorFlow operation failed", _one_line(error)) from None
 
     def _invoke(self, comp: Any, arg: Any) -> Any:
         plan, kind = _plans.get(comp), comp.type_signature

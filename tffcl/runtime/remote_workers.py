@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import threading
@@ -20,7 +19,6 @@ logger = logging.getLogger(__name__)
 
 # A worker that stands still while values are freed is noticed elsewhere.
 _DISPOSE_SECONDS = 5.0
-_UNDISPOSED = (tff.framework.RetryableError, grpc.RpcError, ValueError)  # a closed channel is the last
 
 # What says that a worker, or the way to it, is gone; not what a computation does wrong.
 _LOST = (
@@ -181,16 +179,6 @@ class _Stub(stubs.WorkerStub):
     def _when_lost(self, error: Exception) -> Exception:
         self._worker.lose(_reason(error))
         return WorkerLost(f"{self._worker.address}: {self._worker.reason}")
-
-    # On a busy machine a worker may need longer than that to free something: it is not lost, and will do so.
-
-    def dispose(self, request: Any) -> None:
-        with contextlib.suppress(*_UNDISPOSED):
-            tff.framework.RemoteExecutorGrpcStub.dispose(self, request)
-
-    def dispose_executor(self, request: Any) -> None:
-        with contextlib.suppress(*_UNDISPOSED):
-            tff.framework.RemoteExecutorGrpcStub.dispose_executor(self, request)
 
 
 def _reason(error: Exception) -> str:

@@ -12,6 +12,8 @@ from tensorflow_federated.proto.v0 import executor_pb2
 
 from tffcl import errors
 
+# How a call to a worker fails; a closed channel is a ValueError.
+_FAILURES = (tff.framework.RetryableError, grpc.RpcError, ValueError)
 _FAILED = "Failed to run computation: "  # what the worker puts before the words of TensorFlow
 
 
@@ -45,12 +47,11 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
     def _no_retry(self) -> Iterator[None]:
         try:
             yield
-        except (tff.framework.RetryableError, grpc.RpcError, ValueError) as error:
+        except _FAILURES as error:
             if isinstance(error, grpc.Call) and error.code() not in self.lost_codes:
                 if str(error.details()).startswith(_FAILED):
-                    raise errors.OperationError(
-                        f"a TensorFlow operation failed in the worker: {_one_line(error)}"
-                    ) from error
+                    where = "a TensorFlow operation failed in the worker"
+                    raise errors.OperationError(where, _one_line(error)) from error
                 raise
             raise self._when_lost(error) from error
 
@@ -88,13 +89,13 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
             return super().compute(request)
 
     def dispose(self, request: Any) -> None:
-        """Frees values in the worker; a worker that is gone has nothing left to free."""
-        with contextlib.suppress(errors.RunError, grpc.RpcError), self._no_retry():
+        """Frees values in the worker; one that is gone has nothing left to free, and one that is busy will do so."""
+        with contextlib.suppress(*_FAILURES):
             super().dispose(request)
 
     def dispose_executor(self, request: Any) -> None:
-        """Frees an executor and all its values; a worker that is gone has nothing left to free."""
-        with contextlib.suppress(errors.RunError, grpc.RpcError), self._no_retry():
+        """Frees an executor and all its values, as `dispose`."""
+        with contextlib.suppress(*_FAILURES):
             super().dispose_executor(request)
 
 

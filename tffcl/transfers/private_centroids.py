@@ -6,7 +6,6 @@ Blum, Dwork, McSherry, Nissim: Practical Privacy: the SuLQ Framework, 2005, sect
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,11 +50,8 @@ class CentroidPrivacy:
 
     def __post_init__(self) -> None:
         for name in ("clip", "noise_multiplier", "steps"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise errors.InputError(f"{name}: expected a number above 0, found {value!r}")
-        if not 0 < self.delta < 1:
-            raise errors.InputError(f"delta: expected a number between 0 and 1, found {self.delta!r}")
+            errors.check_above_zero(name, getattr(self, name))
+        errors.check_between_0_and_1("delta", self.delta)
 
     def centres(
         self, vectors: np.ndarray, num_clusters: int, min_size: int, seed: int | Sequence[int]

@@ -142,7 +142,8 @@ class SIT(Transfer):
         if silent:
             what = f"no cluster of {self.min_cluster_size} different documents in task {task}"
             logger.warning("SIT: clients %s have %s; they receive nothing for it", silent, what)
-        mute = [knowledge_base.entries[entry] for entry in past if not knowledge_base.has_summary(entry)]
+        pairs = knowledge_base.entries
+        mute = [pairs[entry] for entry in past if not knowledge_base.has_summary(entry)]
         if mute:
             logger.warning("SIT: no centroids stand for (client, task) %s; they are never chosen", mute)
 
