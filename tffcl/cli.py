@@ -17,6 +17,7 @@ from tffcl.commands import (
     fil_ver_flags,
     fil_ver_tables,
 )
+from tffcl.commands.run_options import flag_of
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -161,9 +162,7 @@ def reproduce_confedmade(
     """
     from tffcl.commands import reproduce_confedmade as command
 
-    named = [
-        ("--" + name.replace("_", "-"), str(value)) for name, value in schedule.items() if value is not None
-    ]
+    named = [(flag_of(name), str(value)) for name, value in schedule.items() if value is not None]
     whole = [text for pair in named for text in pair] + list(flags)
     command.reproduce(number, rows, seeds, whole, output_dir, jobs)
 
@@ -199,7 +198,7 @@ def reproduce_fil_ver(
     """
     from tffcl.commands import reproduce_fil_ver as command
 
-    named = [("--" + flag.replace("_", "-"), value) for flag, value in places.items() if value is not None]
+    named = [(flag_of(flag), value) for flag, value in places.items() if value is not None]
     whole = [text for pair in named for text in pair] + list(flags)
     command.reproduce(name, rows, seeds, whole, output_dir, jobs)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Optional
 import click
 
 from tffcl.commands import run_options
-from tffcl.commands.run_options import WHOLE, RunOptions
+from tffcl.commands.run_options import WHOLE, RunOptions, flag_of
 from tffcl.errors import InputError
 
 METHODS = ("fedseit", "fedweit", "fedavg", "local")
@@ -146,7 +146,7 @@ class FedSeITOptions(RunOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = ["--" + name.replace("_", "-") for name in OF_SIT if getattr(self, name) is not None]
+        given = [flag_of(name) for name in OF_SIT if getattr(self, name) is not None]
         if given and (self.selection != "sit" or self.method not in ("fedseit", "fedweit")):
             raise InputError(f"{given[0]} is for --selection sit of fedseit and fedweit")
         if (self.dp_sit_clip is None) != (self.dp_sit_noise is None):

@@ -17,6 +17,7 @@ from typing import Any, Optional
 
 from tffcl import reports
 from tffcl.commands.entry import say
+from tffcl.commands.run_options import flag_of
 from tffcl.errors import InputError, RunError
 
 
@@ -124,8 +125,7 @@ def _other_settings(planned: Planned) -> Optional[str]:
     for name, asked in json.loads(json.dumps(planned.expected)).items():
         found = there.get(name)
         if asked is not None and found != asked:
-            flag = "--" + name.replace("_", "-")
-            return f"{planned.folder} was run with {flag} {found}, not {asked}: give another --output-dir"
+            return f"{planned.folder} was run with {flag_of(name)} {found}, not {asked}: give another --output-dir"
     return None
 
 

@@ -18,6 +18,27 @@ SEED_RANGE = click.IntRange(min=0, max=2**32 - 1)  # what gensim and numpy take
 Flag = Callable[[Any], Any]
 Options = TypeVar("Options", bound="RunOptions")
 
+
+def together(*flags: Flag) -> Flag:
+    """One decorator of several, in whose order help shows them."""
+
+    def decorate(command: Any) -> Any:
+        for flag in reversed(flags):
+            command = flag(command)
+        return command
+
+    return decorate
+
+
+def flag_of(name: str) -> str:
+    """The flag of a field.
+
+    >>> flag_of("num_rounds")
+    '--num-rounds'
+    """
+    return "--" + name.replace("_", "-")
+
+
 DATA_DIR = click.option(
     "--data-dir", metavar="DIR",
     help="The folder of the published files.  [default: $TFFCL_DATA_DIR, else a cache that downloads fill]",
@@ -56,7 +77,8 @@ _CLIENT_DIR = click.option(
 )  # fmt: skip
 
 
-_DP_BASE = (
+# Of noise on the updates of the base.
+DP_BASE = together(
     click.option(
         "--dp-base-clip", type=float, metavar="NORM",
         help="Differential privacy of whole clients: the norm to which each client's update of the base is clipped.",
@@ -76,16 +98,8 @@ _DP_BASE = (
 _OF_DP_BASE = ("dp_base_clip", "dp_base_noise", "dp_base_quantile", "dp_base_delta")
 
 
-def DP_BASE(command: Any) -> Any:
-    """The flags of noise on the updates of the base."""
-    for flag in reversed(_DP_BASE):
-        command = flag(command)
-    return command
-
-
-def RUNTIME(command: Any) -> Any:
-    """The flag `--runtime`, and what goes with it."""
-    return _RUNTIME(_WORKERS(_CALL_TIMEOUT(_ON_LOST_WORKER(_CLIENT_DIR(command)))))
+# The flag `--runtime`, and what goes with it.
+RUNTIME = together(_RUNTIME, _WORKERS, _CALL_TIMEOUT, _ON_LOST_WORKER, _CLIENT_DIR)
 
 
 def evaluate_every(default: str) -> Flag:
@@ -139,12 +153,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         for name in (*self.POSITIVE, *self.NOT_NEGATIVE):
-            value, positive = getattr(self, name), name in self.POSITIVE
-            if value is not None and not (math.isfinite(value) and (value > 0 if positive else value >= 0)):
-                flag = "--" + name.replace("_", "-")
-                raise InputError(
-                    f"{flag} must be a number {'above 0' if positive else '0 or more'}; got {value}"
-                )
+            self._check_number(name, name in self.POSITIVE)
         if (self.runtime == "remote") != (self.workers is not None):
             raise InputError("--runtime remote and --workers HOST:PORT,... go together")
         if self.call_timeout is not None and self.runtime != "remote":
@@ -164,21 +173,23 @@ class RunOptions:
                 f"--clients-per-round {self.clients_per_round} is more than --num-clients {self.num_clients}"
             )
 
+    def _check_number(self, name: str, positive: bool) -> None:
+        value = getattr(self, name)
+        if value is not None and not (math.isfinite(value) and (value > 0 if positive else value >= 0)):
+            wanted = "above 0" if positive else "0 or more"
+            raise InputError(f"{flag_of(name)} must be a number {wanted}; got {value}")
+
     def _check_dp_base(self) -> None:
         given = {name: getattr(self, name) for name in _OF_DP_BASE if getattr(self, name) is not None}
         if not given:
             return
         for name in ("dp_base_clip", "dp_base_noise"):
-            value, flag = given.get(name), "--" + name.replace("_", "-")
-            if value is None:
-                other = "--" + next(iter(given)).replace("_", "-")
-                raise InputError(f"{other} needs {flag} beside it")
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"{flag} must be a number above 0; got {value}")
+            if name not in given:
+                raise InputError(f"{flag_of(next(iter(given)))} needs {flag_of(name)} beside it")
+            self._check_number(name, positive=True)
         for name in ("dp_base_quantile", "dp_base_delta"):
             if not 0 < given.get(name, 0.5) < 1:
-                flag = "--" + name.replace("_", "-")
-                raise InputError(f"{flag} must be a number between 0 and 1; got {given[name]}")
+                raise InputError(f"{flag_of(name)} must be a number between 0 and 1; got {given[name]}")
         if self.method in self.ALONE:
             raise InputError(
                 f"--dp-base-clip: --method {self.method} has no updates of several clients that could be summed"
@@ -192,9 +203,7 @@ class RunOptions:
     @classmethod
     def flags(cls, command: Any) -> Any:
         """Decorator: gives a click command, or the function that will be one, all flags."""
-        for flag in reversed(cls.FLAGS):
-            command = flag(command)
-        return command
+        return together(*cls.FLAGS)(command)
 
     @classmethod
     def parse(cls: type[Options], args: Sequence[str] = ()) -> Options:
