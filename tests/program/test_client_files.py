@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import pathlib
 from collections import OrderedDict
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
+from run_directories import StopAfter, StopError, history
 
 from tffcl import runtime
 from tffcl.errors import ContractError, InputError, RunError
@@ -22,28 +22,6 @@ from tffcl.program.settings import Settings
 from tffcl.program.state import first_state, start
 
 NUM_EVENTS = 3 * (2 + 1)  # tasks x (rounds + the task's end)
-
-
-class StopError(Exception):
-    """Stands for whatever stops a run."""
-
-
-class StopAfterOne:
-    """A reporter that stops the run after an event."""
-
-    def start(self, num_tasks, num_rounds, past):
-        pass
-
-    def report(self, event):
-        raise StopError
-
-    def close(self):
-        pass
-
-
-def history(folder: pathlib.Path) -> list[dict]:
-    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().split("\n") if line]
-    return [{key: value for key, value in line.items() if "seconds" not in key} for line in lines]
 
 
 def versions(folder: pathlib.Path) -> list[int]:
@@ -74,12 +52,12 @@ def test_the_same_run_to_the_bit(in_memory, in_files):
 def test_another_worker_goes_on_where_one_was_killed(tiny, process, in_memory, tmp_path):
     with runtime.local(num_workers=2, num_threads=1) as workers:
 
-        class Kill(StopAfterOne):
+        class Kill(StopAfter):
             def report(self, event):
                 workers.processes[1].close()
 
         options = {"clients_per_round": 2, "client_files": ClientFiles(str(tmp_path / "clients"))}
-        tiny.run(process, tmp_path / "run", reporters=[Kill()], **options)
+        tiny.run(process, tmp_path / "run", reporters=[Kill(1)], **options)
     found, expected = history(tmp_path / "run"), history(in_memory)
     assert [len(line.pop("worker_failures", ())) for line in found] == [0, 1, 0, 0, 0, 0, 0, 0, 0]
     for one, other in zip(found, expected):
@@ -113,7 +91,7 @@ def test_stopped_after_every_event_and_moved(tiny, process, in_memory, tmp_path)
             tiny.run(process, tmp_path / "run", **options)
             break
         with pytest.raises(StopError):
-            tiny.run(process, tmp_path / "run", reporters=[StopAfterOne()], **options)
+            tiny.run(process, tmp_path / "run", reporters=[StopAfter(1)], **options)
         place = place.rename(tmp_path / f"clients-{number + 1}")  # a run finds what was moved
     assert history(tmp_path / "run") == history(in_memory)
     assert len(list(place.iterdir())) == 1
@@ -227,14 +205,14 @@ def test_damaged_files_are_named_with_their_client(begun):
 
 
 def test_a_run_says_whose_file_it_was(tiny, process, tmp_path):
-    class Damage(StopAfterOne):
+    class Damage(StopAfter):
         def report(self, event):
             for path in tmp_path.glob("clients/run-*/client-0002/state-*"):
                 path.unlink()
 
     files = ClientFiles(str(tmp_path / "clients"))
     with pytest.raises(RunError, match="client 2: cannot read version 2 of its state at "):
-        tiny.run(process, tmp_path / "run", reporters=[Damage()], client_files=files)
+        tiny.run(process, tmp_path / "run", reporters=[Damage(1)], client_files=files)
     with pytest.raises(RunError, match="client 2: cannot read version 2 of its state at "):
         tiny.run(process, tmp_path / "run", resume=True, client_files=files)
 

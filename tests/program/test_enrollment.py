@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import types
 from collections import OrderedDict
@@ -10,6 +9,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 import tensorflow as tf
+from run_directories import StopError, history, results
 
 from tffcl import metrics
 from tffcl.errors import InputError, RunError
@@ -38,10 +38,6 @@ class Recorder:
 
     def close(self):
         pass
-
-
-class StopError(Exception):
-    """Stands for whatever stops a run."""
 
 
 class Spy:
@@ -76,17 +72,6 @@ def same(one, other):
         np.asarray(a).tobytes() == np.asarray(b).tobytes()
         for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other))
     )
-
-
-def lines(folder):
-    found = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if "seconds" not in key} for line in found]
-
-
-def results(folder):
-    content = json.loads((folder / "results.json").read_text())
-    del content["seconds"]
-    return content
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +161,7 @@ def test_to_a_newcomer_the_shared_value_is_news(fresh):
 def test_everybody_always_is_as_without_an_enrollment(tiny, process, tmp_path):
     everybody = tiny.run(process, tmp_path / "full", enrollment=Enrollment.full(3, 3), clients_per_round=2)
     plain = tiny.run(process, tmp_path / "plain", clients_per_round=2)
-    assert lines(tmp_path / "full") == lines(tmp_path / "plain")
+    assert history(tmp_path / "full") == history(tmp_path / "plain")
     assert np.array_equal(everybody.scores, plain.scores, equal_nan=True)
     assert "enrollment" not in plain.config
 
@@ -236,7 +221,7 @@ def test_stopped_after_every_event_and_gone_on_with(tiny, process, tmp_path, tab
                 process, table, tmp_path / "run", resume=True, reporters=[Recorder(1)], **options
             )
     tiny.run_enrolled(process, table, tmp_path / "run", resume=True, **options)
-    assert lines(tmp_path / "run") == lines(tmp_path / "straight")
+    assert history(tmp_path / "run") == history(tmp_path / "straight")
     assert results(tmp_path / "run") == results(tmp_path / "straight")
 
 

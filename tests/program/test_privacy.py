@@ -6,6 +6,7 @@ import json
 
 import pytest
 import tensorflow_federated as tff
+from run_directories import StopAfter, StopError, history
 
 from tffcl import metrics, runtime
 from tffcl.aggregators import ClientPrivacy, by_name
@@ -29,28 +30,12 @@ def private(tiny, noisy):
     return compose_continual_process(tiny.TinyWork(), by_name(base=PRIVACY.factory()), finalizer)
 
 
-class StopError(Exception):
-    """Stands for whatever stops a run."""
-
-
-class StopAtOnce:
-    def start(self, num_tasks, num_rounds, past):
-        pass
-
-    def report(self, event):
-        raise StopError
-
-    def close(self):
-        pass
-
-
 def test_a_run_that_was_stopped_goes_on_and_accounts_for_all_rounds(tiny, private, tmp_path):
     options = {"clients_per_round": 2, "privacy": PRIVACY}
     with pytest.raises(StopError):
-        tiny.run(private, tmp_path, reporters=[StopAtOnce()], **options)
+        tiny.run(private, tmp_path, reporters=[StopAfter(1)], **options)
     tiny.run(private, tmp_path, resume=True, **options)
-    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().split("\n") if line]
-    rounds = [line["participants"] for line in lines if line["event"] == "round"]
+    rounds = [line["participants"] for line in history(tmp_path) if line["event"] == "round"]
     assert len(rounds) == 6
     told = json.loads((tmp_path / "results.json").read_text())["privacy"]["base_updates"]
     most = max(sum(client in one for one in rounds) for client in range(3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
 import os
 import pathlib
 import signal
@@ -13,44 +12,12 @@ import sys
 import time
 
 import pytest
+from run_directories import StopAfter, StopError, history, results
 
 from tffcl.errors import RunError
 from tffcl.program import ClientFiles, driver, state
 
 NUM_EVENTS = 3 * (2 + 1)  # tasks x (rounds + the task's end)
-
-
-class StopError(Exception):
-    """Stands for whatever stops a run."""
-
-
-class StopAfter:
-    """A reporter that stops the run after some events."""
-
-    def __init__(self, count):
-        self.count = count
-
-    def start(self, num_tasks, num_rounds, past):
-        pass
-
-    def report(self, event):
-        self.count -= 1
-        if self.count == 0:
-            raise StopError
-
-    def close(self):
-        pass
-
-
-def results(folder: pathlib.Path) -> dict:
-    content = json.loads((folder / "results.json").read_text())
-    del content["seconds"]
-    return content
-
-
-def history(folder: pathlib.Path) -> list[dict]:
-    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().split("\n") if line]
-    return [{key: value for key, value in line.items() if "seconds" not in key} for line in lines]
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
+from run_directories import history
 
 from tffcl.errors import InputError, RunError
 from tffcl.program import ClientFiles, StoredData, write_client_data
 from tffcl.transfers import SIT
-
-
-def history(folder):
-    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().split("\n") if line]
-    return [{key: value for key, value in line.items() if "seconds" not in key} for line in lines]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import json
 import os
 import pathlib
 import signal
@@ -13,6 +12,7 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
+from run_directories import history
 
 from tffcl import runtime
 from tffcl.errors import RunError
@@ -57,11 +57,6 @@ class KillAfter:
 
     def close(self):
         pass
-
-
-def history(folder):
-    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if "seconds" not in key} for line in lines]
 
 
 def assert_same(found, expected):
