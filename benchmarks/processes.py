@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import threading
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def resident(pid: int) -> int:
-    """Bytes of a process that are in memory; 0 once it has ended."""
-    try:
-        return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-    except (OSError, IndexError):
-        return 0
+from tffcl.runtime import processes
 
 
 def descendants(pid: int) -> list[int]:
     """All processes that a process started, and those that they started."""
-    found, parents = [], {}
-    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        if len(fields) > 1:
-            parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
-    waiting = [pid]
+    children: dict[int, list[int]] = {}
+    for one, parent in processes.parents().items():
+        children.setdefault(parent, []).append(one)
+    found, waiting = [], [pid]
     while waiting:
-        children = parents.get(waiting.pop(), [])
-        found += children
-        waiting += children
+        own = children.get(waiting.pop(), [])
+        found += own
+        waiting += own
     return found
 
 
@@ -51,7 +37,8 @@ class Memory:
 
     def now(self) -> tuple[int, int]:
         """Bytes of this process, and of its descendants together."""
-        return resident(os.getpid()), sum(map(resident, descendants(os.getpid())))
+        own = os.getpid()
+        return processes.resident_bytes(own), sum(map(processes.resident_bytes, descendants(own)))
 
     def take_peak(self) -> tuple[int, int, int]:
         """`peak`, which begins anew."""

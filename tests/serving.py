@@ -106,18 +106,25 @@ def serve(*args: object, **options: tuple[str, ...]) -> Iterator[Served]:
     assert is_gone_soon(served.worker_pid)
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not merely waiting for its parent to ask how it ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def resident_bytes(pid: int) -> int:
+    """Bytes of a process that are in memory."""
+    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def is_gone_soon(pid: int) -> bool:
     """Whether a process has ended, or does within seconds."""
 
-    def gone() -> bool:
-        try:
-            return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-
     with contextlib.suppress(AssertionError):
-        wait_until(gone, str, 20.0)
-    return gone()
+        wait_until(lambda: not is_running(pid), str, 20.0)
+    return not is_running(pid)
 
 
 def children() -> set[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import pathlib
+import os
 import subprocess
 import sys
 import threading
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from serving import resident_bytes
 
 from tffcl import errors, runtime
 from tffcl.runtime import in_process_runtime, plans
@@ -248,17 +249,15 @@ def test_nothing_is_compiled_again_and_memory_does_not_grow():
             with runtime.in_process(clients_at_once=1):
                 for _ in range(5):
                     compute(vectors)
-                before = _resident_bytes()
+                before = resident_bytes(os.getpid())
                 graphs = len(in_process_runtime._plans._planner._cache)
                 for call in range(30):
                     compute([vectors[0][: 500_000 - call]] * (1 + call % 4))
                 assert len(in_process_runtime._plans._planner._cache) == graphs
-                assert _resident_bytes() - before < 16e6  # 90 variables and results of 2 MB each are not kept
+                assert (
+                    resident_bytes(os.getpid()) - before < 16e6
+                )  # 90 variables and results of 2 MB each are not kept
     assert compiler.call_count == 1
-
-
-def _resident_bytes():
-    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def test_graphs_are_freed_with_their_computations():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pathlib
 import signal
 import threading
 import time
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from serving import is_running, resident_bytes
 
 from tffcl import errors, runtime
 from tffcl.runtime import health, remote_runtime, remote_workers
@@ -70,13 +70,6 @@ def two_workers(**options):
         runtime.remote([one.address, other.address], **options) as entered,
     ):
         yield entered, (one, other)
-
-
-def is_running(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -237,15 +230,11 @@ def test_nothing_is_kept_from_call_to_call():
     with runtime.local(num_threads=1, num_workers=2) as local:
         for _ in range(5):
             _quick(big)
-        before = [_resident(process.pid) for process in local.processes]
+        before = [resident_bytes(process.pid) for process in local.processes]
         for _ in range(30):
             _quick(big)
         for process, then in zip(local.processes, before):
-            assert _resident(process.pid) - then < 16e6
-
-
-def _resident(pid):
-    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+            assert resident_bytes(process.pid) - then < 16e6
 
 
 def test_in_context_of_one_worker_nothing_is_lost(tff_context):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ import threading
 import time
 
 import pytest
+from serving import is_running
 
 from tffcl import errors
 from tffcl.runtime import worker as worker_lib
@@ -25,18 +25,9 @@ print(worker.pid, flush=True)
 """
 
 
-def _is_running(pid: int) -> bool:
-    """Whether a process is there and not merely waiting for its parent to ask how it ended."""
-    try:
-        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
-
-
 def _is_gone_soon(pid: int, seconds: float = 10.0) -> bool:
     deadline = time.monotonic() + seconds
-    while _is_running(pid):
+    while is_running(pid):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
@@ -81,7 +72,7 @@ def test_worker_is_gone_after_a_signal(number):
         "for number in (signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_DFL)\n"
         "time.sleep(60)"
     )
-    assert _is_running(worker_pid)
+    assert is_running(worker_pid)
     time.sleep(0.1)
     process.send_signal(number)
     process.communicate(timeout=30)
@@ -123,7 +114,7 @@ def test_two_workers_have_two_ports_and_close_ends_each():
         assert first.port != second.port
         socket.create_connection(("localhost", second.port)).close()
         pids = first.pid, second.pid
-    assert not any(map(_is_running, pids))
+    assert not any(map(is_running, pids))
 
 
 def test_starting_from_many_threads():

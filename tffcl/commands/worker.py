@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pathlib
 import signal
 import socket
 import threading
@@ -14,7 +12,7 @@ from typing import Optional
 
 from tffcl import errors
 from tffcl.commands.entry import say
-from tffcl.runtime import forwarding, health, network
+from tffcl.runtime import forwarding, health, network, processes
 from tffcl.runtime import worker as worker_lib
 
 _LOOK_SECONDS = 0.25
@@ -24,7 +22,6 @@ _BUSY_SHARE = 0.05  # of a core, from which the worker is busy
 # Less than this is somebody who asks whether the worker is there.
 _TOLD_BYTES, _TOLD_CPU_SECONDS = 64 * 1024, 0.5
 
-_TICKS, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 _EVERYWHERE = ("0.0.0.0", "::")
 _CHECK_SECONDS = 10.0
@@ -122,11 +119,11 @@ def _watch(worker: worker_lib.Worker, forwarder: forwarding.Forwarder, ended: th
     Raises:
       RunError: The worker has ended by itself.
     """
-    told = seen = _cpu_seconds(worker.pid)
+    told = seen = processes.cpu_seconds(worker.pid)
     busy_since: Optional[float] = None
     busy_until = 0.0
     while not ended.wait(_LOOK_SECONDS):
-        now, cpu = time.monotonic(), _cpu_seconds(worker.pid)
+        now, cpu = time.monotonic(), processes.cpu_seconds(worker.pid)
         if cpu is None or seen is None or told is None:
             raise errors.RunError(worker.describe())
         if cpu - seen > _BUSY_SHARE * _LOOK_SECONDS or now - forwarder.last() < _LOOK_SECONDS:
@@ -138,25 +135,9 @@ def _watch(worker: worker_lib.Worker, forwarder: forwarding.Forwarder, ended: th
                 say(
                     f"{time.strftime('%H:%M:%S')} busy for {busy_until - busy_since:.1f} s: {cpu - told:.1f} s of CPU, "
                     f"{traffic.received / 1e6:.1f} MB in, {traffic.sent / 1e6:.1f} MB out, "
-                    f"{_resident_bytes(worker.pid) / 1e6:.0f} MB in memory"
+                    f"{processes.resident_bytes(worker.pid) / 1e6:.0f} MB in memory"
                 )
             told, busy_since = cpu, None
-
-
-def _cpu_seconds(pid: int) -> Optional[float]:
-    """CPU time of a process so far; None if it has ended."""
-    try:
-        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in "ZX" else (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
 
 
 def _name(address: tuple) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pathlib
 import time
+
+from tffcl.runtime import processes
 
 _LOOK_AGAIN_SECONDS = (
     10.0  # going through all processes takes tens of milliseconds, longer than a small round
 )
-_children: tuple[float, list[pathlib.Path]] = (float("-inf"), [])
+_children: tuple[float, list[int]] = (float("-inf"), [])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,24 +38,11 @@ def now() -> Spent:
 
 
 def _children_seconds() -> float:
-    """CPU seconds of the living children of this process; 0 where there is no /proc to read them from."""
+    """CPU seconds of the living children of this process; 0 where the system tells of none."""
     global _children
+    own = os.getpid()
     if time.monotonic() - _children[0] > _LOOK_AGAIN_SECONDS:
-        found = [path for path in pathlib.Path("/proc").glob("[0-9]*/stat") if _is_child(_fields(path))]
+        found = [pid for pid, parent in processes.parents().items() if parent == own]
         _children = (time.monotonic(), found)
-    ticks = sum(
-        int(fields[11]) + int(fields[12]) for fields in map(_fields, _children[1]) if _is_child(fields)
-    )
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _fields(path: pathlib.Path) -> list[str]:
-    """state, parent, ..., utime, stime, ... of a process; nothing where it has ended."""
-    try:
-        return path.read_text(errors="replace").rpartition(")")[2].split()  # a name may hold anything
-    except OSError:
-        return []
-
-
-def _is_child(fields: list[str]) -> bool:
-    return len(fields) > 12 and fields[1] == str(os.getpid())
+    told = map(processes.stat, _children[1])
+    return sum(processes.seconds_of(fields) for fields in told if fields and int(fields[1]) == own)
