@@ -7,7 +7,7 @@ the whole call has come back: a call that is made again, or a run that is gone o
 and writes the same again. Five versions stay, which is what the last two checkpoints and the call in between can need.
 
 Prepared examples are `FOLDER/client-0007/task-TTT-SPLIT`, written once in a task; the computations that take them are
-told the number of the task. `tffcl.program.client_folders` has what happens at a client.
+told the number of the task. `tffcl.program.handle_access` has what happens at a client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,16 +25,15 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.program import client_folders as folders
 from tffcl.program import tensor_files
-from tffcl.program.grouped import flat, grouped
+from tffcl.program.grouped import flat
+from tffcl.program.handle_access import INT, TASK, HandleAccess, LazyState, split_of, stored
 from tffcl.templates import ContinualProcess, placed
 from tffcl.templates.entries import as_type
 
 # Of a client's state, what the history shows: it comes with the uploads of `end_task`.
 REPORTED = ("attention",)
 
-_INT = tff.TensorType(np.int32)
 _KEY = tff.TensorType(np.int32, [2])
-_TASK = tff.to_type(OrderedDict(task=_INT))
 _TRAINING = {
     "context": ("train", "context"),
     "train": ("train", "examples"),
@@ -74,11 +73,8 @@ class _OverHandles:
 
     def __init__(self, process: ContinualProcess, stored_data: bool):
         self.inner, self.stored_data = process, stored_data
-        self.state = placed.entries(process.client_state_type)
-        handle = OrderedDict(directory=tff.TensorType(np.str_), client=_INT, version=_INT)
-        if "run_task" in self.state:
-            handle["run_task"] = self.state["run_task"]
-        self.handle = tff.to_type(handle)
+        self.access = HandleAccess(process.client_state_type)
+        self.state, self.handle = self.access.state, self.access.handle
         self.server = process.initialize.type_signature.result
 
     def process(self) -> HandleProcess:
@@ -99,44 +95,14 @@ class _OverHandles:
             check=self._check(),
         )
 
-    # -- at a client -----------------------------------------------------------------------------------------
-
-    def _reading(self, kind: tff.Type) -> tff.Computation:
-        """(handle -> the entries of a state that a type names)."""
-        wanted = placed.entries(kind)
-
-        @tff.tensorflow.computation(self.handle)
-        def read(handle: OrderedDict) -> OrderedDict:
-            return folders.read_state(handle, self.state, wanted)
-
-        return read
-
-    def _writing(self, kind: tff.Type) -> tff.Computation:
-        """(<handle, changed entries> -> the handle's changes): the next version of the state is written."""
-        changed = placed.entries(kind)
-        kept = [name for name in self.state if name not in changed]
-
-        @tff.tensorflow.computation(self.handle, tff.to_type(OrderedDict(changed)))
-        def write(handle: OrderedDict, changes: OrderedDict) -> OrderedDict:
-            state = {**folders.read_state(handle, self.state, kept), **changes}
-            ordered = OrderedDict((name, state[name]) for name in self.state)
-            return OrderedDict(version=folders.write_state(handle, handle["version"] + 1, ordered))
-
-        return write
-
     def _check(self) -> tff.Computation:
-        @tff.tensorflow.computation(self.handle)
-        def version_of(handle: OrderedDict) -> tf.Tensor:
-            with tf.control_dependencies(list(folders.read_state(handle, self.state, self.state).values())):
-                return tf.identity(handle["version"])
+        version_of = self.access.checking()
 
         @tff.federated_computation(placed.at_clients(self.handle))
         def check(handles: tff.Value) -> tff.Value:
             return tff.federated_map(version_of, handles)
 
         return check
-
-    # -- the computations ------------------------------------------------------------------------------------
 
     def _initialize_clients(self) -> tff.Computation:
         secret = {"secret": self.state["secret"]} if "secret" in self.state else {}
@@ -163,8 +129,8 @@ class _OverHandles:
 
     def _begin_task(self) -> tff.Computation:
         _, states, incoming = self.inner.begin_task.type_signature.parameter
-        read = self._reading(states)
-        write = self._writing(self.inner.begin_task.type_signature.result)
+        read = self.access.reading(states)
+        write = self.access.writing(self.inner.begin_task.type_signature.result)
 
         @tff.federated_computation(self.server, placed.at_clients(self.handle), incoming)
         def begin_task(server_state: tff.Value, handles: tff.Value, transfer_in: tff.Value) -> tff.Value:
@@ -177,13 +143,13 @@ class _OverHandles:
         _, states, incoming, data = self.inner.prepare.type_signature.parameter
         raw = placed.entries(data)
         given = OrderedDict(directory=tff.TensorType(np.str_)) if self.stored_data else raw
-        asked = tff.to_type(OrderedDict(given, task=_INT, split=_INT))
-        read = self._reading(states)
+        asked = tff.to_type(OrderedDict(given, task=INT, split=INT))
+        read = self.access.reading(states)
 
         @tff.tensorflow.computation(self.handle, asked)
         def raw_of(handle: OrderedDict, asked_for: OrderedDict) -> OrderedDict:
             if self.stored_data:
-                return _stored(handle, asked_for, raw)
+                return stored(handle, asked_for, raw)
             return OrderedDict((name, asked_for[name]) for name in raw)
 
         result = self.inner.prepare.type_signature.result.member
@@ -192,7 +158,7 @@ class _OverHandles:
         def keep(
             handle: OrderedDict, asked_for: OrderedDict, raws: OrderedDict, prepared: OrderedDict
         ) -> Any:
-            path = folders.prepared_path(handle, asked_for["task"], _split(asked_for))
+            path = folders.prepared_path(handle, asked_for["task"], split_of(asked_for))
             tensors = flat({"context": raws["context"], "examples": prepared})
             count = tf.shape(next(iter(prepared.values())))[0]
             with tf.control_dependencies([tensor_files.write(path, tensors)]):
@@ -211,32 +177,15 @@ class _OverHandles:
 
         return prepare
 
-    def _reading_data(self, data: tff.Type, of_splits: Mapping[str, tuple[str, str]]) -> tff.Computation:
-        """(<handle, task> -> prepared data of a type).
-
-        Args:
-          data: the type.
-          of_splits: for each of its entries the split in whose file it is, and what it is called there.
-        """
-
-        @tff.tensorflow.computation(self.handle, _TASK)
-        def read(handle: OrderedDict, asked_for: OrderedDict) -> OrderedDict:
-            found = OrderedDict()
-            for name, kind in placed.entries(data).items():
-                split, part = of_splits[name]
-                types = flat({part: placed.entries(kind)})
-                tensors = tensor_files.read(folders.prepared_path(handle, asked_for["task"], split), types)
-                found[name] = grouped(tensors, [part])[part]
-            return found
-
-        return read
-
     def _next(self) -> tff.Computation:
         _, states, data = self.inner.next.type_signature.parameter
-        read, write = self._reading(states), self._writing(self.inner.next.type_signature.result[1])
-        read_data = self._reading_data(data, _TRAINING)
+        read, write = (
+            self.access.reading(states),
+            self.access.writing(self.inner.next.type_signature.result[1]),
+        )
+        read_data = self.access.reading_data(data, _TRAINING)
 
-        @tff.federated_computation(self.server, placed.at_clients(self.handle), placed.at_clients(_TASK))
+        @tff.federated_computation(self.server, placed.at_clients(self.handle), placed.at_clients(TASK))
         def next_round(server_state: tff.Value, handles: tff.Value, asked_for: tff.Value) -> tuple:
             client_data = tff.federated_map(read_data, (handles, asked_for))
             result = self.inner.next(server_state, tff.federated_map(read, handles), client_data)
@@ -248,14 +197,14 @@ class _OverHandles:
         _, states, data = self.inner.end_task.type_signature.parameter
         changes, uploads = self.inner.end_task.type_signature.result
         shown = [name for name in REPORTED if name in self.state]
-        read, write = self._reading(states), self._writing(changes)
-        read_data = self._reading_data(data, _TRAINING)
+        read, write = self.access.reading(states), self.access.writing(changes)
+        read_data = self.access.reading_data(data, _TRAINING)
 
         @tff.tensorflow.computation(uploads.member, self.handle)
         def with_shown(upload: OrderedDict, handle: OrderedDict) -> OrderedDict:
             return OrderedDict(upload, **folders.read_state(handle, self.state, shown))
 
-        @tff.federated_computation(self.server, placed.at_clients(self.handle), placed.at_clients(_TASK))
+        @tff.federated_computation(self.server, placed.at_clients(self.handle), placed.at_clients(TASK))
         def end_task(server_state: tff.Value, handles: tff.Value, asked_for: tff.Value) -> tuple:
             client_data = tff.federated_map(read_data, (handles, asked_for))
             result = self.inner.end_task(server_state, tff.federated_map(read, handles), client_data)
@@ -266,23 +215,23 @@ class _OverHandles:
 
     def _evaluate(self) -> tff.Computation:
         _, views, data = self.inner.evaluate.type_signature.parameter
-        asked = tff.to_type(OrderedDict(placed.entries(self.handle), task=_INT))
+        asked = tff.to_type(OrderedDict(placed.entries(self.handle), task=INT))
 
         @tff.tensorflow.computation(asked)
         def view_of(arriving: OrderedDict) -> OrderedDict:
-            view = self._view(_Lazy(self.state, arriving), arriving["task"])
+            view = self._view(LazyState(self.state, arriving), arriving["task"])
             return OrderedDict(
                 (name, as_type("task_view", name, view[name], kind))
                 for name, kind in placed.entries(views).items()
             )
 
-        read_data = self._reading_data(data, _TEST)
+        read_data = self.access.reading_data(data, _TEST)
 
         @tff.tensorflow.computation(asked)
         def handle_of(arriving: OrderedDict) -> OrderedDict:
             return OrderedDict((name, arriving[name]) for name in placed.entries(self.handle))
 
-        @tff.federated_computation(self.server, placed.at_clients(asked), placed.at_clients(_TASK))
+        @tff.federated_computation(self.server, placed.at_clients(asked), placed.at_clients(TASK))
         def evaluate(server_state: tff.Value, views: tff.Value, of_task: tff.Value) -> tff.Value:
             client_data = tff.federated_map(read_data, (tff.federated_map(handle_of, views), of_task))
             return self.inner.evaluate(server_state, tff.federated_map(view_of, views), client_data)
@@ -296,36 +245,3 @@ class _OverHandles:
             raise errors.ContractError(
                 f"task_view: has to work on tensors where clients keep their states in files ({error})"
             ) from error
-
-
-def _split(asked_for: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    return tf.gather(list(folders.SPLITS), asked_for["split"])
-
-
-def _stored(handle: Mapping[str, tf.Tensor], asked_for: Mapping[str, tf.Tensor], raw: Mapping) -> OrderedDict:
-    """A client's raw examples out of its own files, structured as `raw`."""
-    place = {"directory": asked_for["directory"], "client": handle["client"]}
-    types = flat({part: placed.entries(kinds) for part, kinds in raw.items()})
-    found = folders.read_data(place, asked_for["task"], _split(asked_for), types)
-    return grouped({name: found[name] for name in types}, raw)
-
-
-class _Lazy(Mapping):
-    """A client's state in a graph, of which only that is read which somebody asks for."""
-
-    def __init__(self, types: Mapping[str, tff.Type], handle: Mapping[str, tf.Tensor]):
-        self._types, self._handle = types, handle
-        self._found: dict[str, tf.Tensor] = {}
-
-    def __getitem__(self, name: str) -> tf.Tensor:
-        if name not in self._types:
-            raise KeyError(name)
-        if name not in self._found:
-            self._found.update(folders.read_state(self._handle, self._types, [name]))
-        return self._found[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._types)
-
-    def __len__(self) -> int:
-        return len(self._types)
