@@ -40,10 +40,10 @@ def examples(count, seed=0):
 
 
 class Runner:
-    """One client of one work, called directly, without TFF; the compiled round is made once."""
+    """One client of one work, called directly, without TFF; a round of few steps runs operation by operation."""
 
     def __init__(self, made):
-        self.work, self._train = made, made.trainer()
+        self.work, self._train = made, made.trainer().python_function
         self.shared = made.initialize_shared()
         self.state = made.initialize_client(self.shared, tf.zeros([0], tf.int32), tf.constant([7, 8]))
         self.round, self.tasks = 0, 0

@@ -51,7 +51,10 @@ def adaptives(work, count, seed=0):
 
 
 class Runner:
-    """One client work called directly, without TFF; the compiled round is made once, when a test trains."""
+    """One client work called directly, without TFF; a round runs operation by operation.
+
+    Its few steps take less than its tracing would; tests/algorithms holds compiled rounds against these.
+    """
 
     def __init__(self, work=None, **options):
         aligned, places = options.pop("aligned", False), options.pop("places", PLACES)
@@ -63,7 +66,7 @@ class Runner:
 
     @functools.cached_property
     def _train(self):
-        return compiled(self.work)
+        return self.work.trainer().python_function
 
     def start(self, key=(1, 2)):
         plan = self.work.initialize_plan()

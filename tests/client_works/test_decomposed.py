@@ -273,7 +273,9 @@ def test_proximal_term_holds_the_base(small):
     for mu in (0.0, 100.0):
         optimizer = tff.learning.optimizers.build_sgdm(1.0)
         runner = small.Runner(
-            proximal=mu, sparsity=0.0, training=small.training(optimizer=optimizer, num_epochs=6)
+            proximal=mu,
+            sparsity=0.0,
+            training=small.training(optimizer=optimizer, num_epochs=6, batch_size=64),
         )
         after, *_ = runner.train(runner.begin(runner.start()), runner.data())
         moved.append(np.linalg.norm(after["base"] - runner.shared))
@@ -334,7 +336,7 @@ def test_retention_reduces_the_drift_in_the_gradient_form(small):
             retention=retention,
             retention_form="gradient",
             places=0,
-            training=small.training(num_epochs=10),
+            training=small.training(num_epochs=6, batch_size=12, learning_rate=0.05, patience=0),
         )
         state, _, _ = learned(small, runner)
         moved = small.theta(state["base"], state["past_mask_logits"][0], state["past_adaptive"][0])
@@ -415,7 +417,7 @@ def test_a_client_with_nan_in_its_vectors_is_left_out(small, system, rows, reque
 
 
 def test_numbers_hang_from_client_task_and_round(small):
-    runner = small.Runner(dropout=0.5, places=0)
+    runner = small.Runner(dropout=0.5, places=0, training=small.training(num_epochs=1))
     data = runner.data()
     state = runner.begin(runner.start())
 

@@ -24,15 +24,18 @@ def one_by_one(network, kernels, local, context, examples, mask=1.0):
     return np.array(rows)
 
 
-def fisher(network, kernels, local, plan, context, examples, key=KEY, most=100):
-    """Compiled, with an unknown number of examples."""
+def fisher(network, kernels, local, plan, context, examples, key=KEY, most=100, compiled=False):
+    """Operation by operation; or compiled, with an unknown number of examples."""
 
-    @tf.function(autograph=False, reduce_retracing=True)
     def run(examples):
         data = {"context": context, "examples": examples}
         return diagonal_fisher(network, tf.constant(kernels), local, plan, data, key, most)
 
-    return run({name: tf.constant(values) for name, values in examples.items()}).numpy()
+    examples = {name: tf.constant(values) for name, values in examples.items()}
+    if compiled:
+        specs = {name: tf.TensorSpec([None, *part.shape[1:]], part.dtype) for name, part in examples.items()}
+        run = tf.function(run, [specs], autograph=False)
+    return run(examples).numpy()
 
 
 @pytest.fixture(name="text")
@@ -48,7 +51,7 @@ def test_squares_of_single_examples_not_of_the_batch(small, text):
     network, kernels, local, context = text
     examples = small.examples(9)
     gradients = one_by_one(network, kernels, local, context, examples)
-    found = fisher(network, kernels, local, tf.zeros([0], tf.int32), context, examples)
+    found = fisher(network, kernels, local, tf.zeros([0], tf.int32), context, examples, compiled=True)
     np.testing.assert_allclose(found, np.square(gradients).mean(0), rtol=1e-4, atol=1e-8)
     of_batch = np.square(gradients.mean(0))
     assert np.linalg.norm(found) > 1.5 * np.linalg.norm(of_batch)
@@ -118,6 +121,6 @@ def test_all_patterns_of_connectivity_have_a_part():
         for j in range(3)
     ]
     repeated = {"x": np.repeat(examples["x"], 6, 0)}
-    found = fisher(network, kernels, local, plan, context, repeated)
+    found = fisher(network, kernels, local, plan, context, repeated, compiled=True)
     np.testing.assert_allclose(found, np.mean(squares, 0), rtol=1e-4, atol=1e-8)
     assert np.abs(squares[0] - squares[1]).max() > 1e-3
