@@ -37,7 +37,9 @@ def begun(work, foreign=None, key=(1, 2)):
 
 def trained(work, shared, state, round_num=0):
     reads = {name: state[name] for name in work.train_reads}
-    changed, update, weight, metrics = work.trainer().python_function(reads, shared, data(), tf.constant(round_num))
+    changed, update, weight, metrics = work.trainer().python_function(
+        reads, shared, data(), tf.constant(round_num)
+    )
     return {**state, **changed}, update, weight, metrics
 
 

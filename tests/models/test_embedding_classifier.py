@@ -146,8 +146,9 @@ def small(name):
     return ImageEncoder((6, 6), name == "image", 4, (3, 4), (8, 8)), {}, examples
 
 
-def one_round(work, examples, context, shared=None):
-    shared = work.initialize_shared() if shared is None else shared
+def one_round(work, examples, context, compiled=False):
+    """Operation by operation; or compiled, where it has more than a few steps."""
+    shared = work.initialize_shared()
     state = work.initialize_client(shared, tf.zeros([0], tf.int32), KEY)
     state = work.begin_task(state, shared, tf.zeros([0, 0]))
     data = {
@@ -156,7 +157,8 @@ def one_round(work, examples, context, shared=None):
         "validation": {name: tf.constant(values[:7]) for name, values in examples.items()},
     }
     reads = {name: state[name] for name in work.train_reads}
-    return shared, work.train(reads, shared, data, tf.constant(0))
+    train = work.train if compiled else work.trainer().python_function
+    return shared, train(reads, shared, data, tf.constant(0))
 
 
 @pytest.mark.parametrize("name", ["image", "deterministic image", "text"])
@@ -177,7 +179,7 @@ def test_training_learns_and_evaluation_stands_at_the_mean():
     encoder, context, examples = small("image")
     net = EmbeddingClassifier(encoder, MLP(4, 3, (7,)))
     work = PlainWork(net, LocalTraining(num_epochs=60, batch_size=10, learning_rate=5e-3, patience=0))
-    shared, (_, update, *_) = one_round(work, examples, context)
+    shared, (_, update, *_) = one_round(work, examples, context, compiled=True)
     view = {"plan": tf.zeros([0], tf.int32), "local": tf.zeros([0])}
     before = work.evaluate(view, shared, context, examples)
     after = work.evaluate(view, shared + update["delta"], context, examples)
