@@ -25,8 +25,16 @@ from tffcl.transfers import NoTransfer
 
 CLIENTS, TASKS = 3, 3
 SST = ServerSideTraining(steps=2, batch_size=8, memory=16)
-EVERYTHING = ServerSideTraining(steps=1, memory=1000)  # keeps all that is ever sent
+# Clients send all that they have, and the server keeps it.
+EVERYTHING = {"server_side_training": ServerSideTraining(steps=1, memory=1000), "send_per_round": 1000}
 HIDDEN = (7,)
+OTHER_PARTS = {
+    "proximal": 0.5,
+    "privacy": EmbeddingPrivacy(1.0, 1.0),
+    "server_optimizer": tff.learning.optimizers.build_adam(0.01),
+    "aggregator": tff.aggregators.UnweightedMeanFactory(),
+    "seed": 4,
+}
 
 
 @pytest.fixture(name="_in_process", autouse=True, scope="module")
@@ -60,20 +68,21 @@ class Data:
         return ClientTask({}, train, none, {}, test, rehearsing.CLASSES)
 
 
-@functools.cache
-def _built(*args, **options):
+def _built(sharing="sampled", **options):
     """A process that several tests use: it keeps nothing from run to run."""
-    return _build(*args, **options)
+    return _build_once(sharing, **options)
 
 
-def _build(variational=True, **options):
-    sharing = options.setdefault("sharing", "sampled")
+def _build(sharing="sampled", **options):
     options.setdefault("server_side_training", SST if sharing != "none" else False)
     options.setdefault("training", LocalTraining(2, 4, 0.05, patience=0))
     return build_fil_ver(
-        rehearsing.model(variational, HIDDEN),
-        **{"client_memory": 6, "send_per_round": 2, "seed": 3, **options},
+        rehearsing.model(sharing != "embeddings", HIDDEN),
+        **{"sharing": sharing, "client_memory": 6, "send_per_round": 2, "seed": 3, **options},
     )
+
+
+_build_once = functools.cache(_build)
 
 
 def _run(process, enrollment=None, rounds=2, **options):
@@ -112,7 +121,7 @@ def test_without_a_past_task_ver_is_plain_federated_averaging():
     """In the scattered scenario no client ever has a past task: VER without SST is vanilla, to the bit."""
     scattered = Enrollment.scattered(CLIENTS, TASKS)
     (one, ver), (other, vanilla) = (
-        _run(_built(sharing="none", client_memory=memory), scattered) for memory in (6, 0)
+        _run(process, scattered) for process in (_built("none"), _built("none", client_memory=0))
     )
     np.testing.assert_array_equal(_weights(ver), _weights(vanilla))
     np.testing.assert_array_equal(one.scores, other.scores)
@@ -120,7 +129,7 @@ def test_without_a_past_task_ver_is_plain_federated_averaging():
 
 def test_the_mean_is_weighted_by_examples():
     """Eq. 1, from what each client's work returns by itself."""
-    process = _build(sharing="none", client_memory=0, server_side_training=False)
+    process = _built("none", client_memory=0)
     work = process.task_view.__self__
     _, states = _run(process, rounds=1)
     shared, counts, deltas = work.initialize_shared(), [], []
@@ -137,10 +146,10 @@ def test_the_mean_is_weighted_by_examples():
     np.testing.assert_allclose(states[0]["shared"], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("sharing", ["sampled", "stats", "embeddings"])
+@pytest.mark.parametrize("sharing", ["sampled", "embeddings"])
 def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
     decreasing = Enrollment.decreasing(CLIENTS, TASKS)
-    results, states = _run(_built(sharing != "embeddings", sharing=sharing), decreasing)
+    results, states = _run(_built(sharing), decreasing)
     memory = states[-1]["finalizer"]["memory"]
     assert set(memory["task"]) == {0, 1, 2}
     assert all(len(state["finalizer"]["memory"]["label"]) <= SST.memory for state in states)
@@ -165,20 +174,21 @@ def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
 def test_a_client_that_is_not_there_yet_is_not_rehearsed():
     increasing = Enrollment.increasing(CLIENTS, TASKS)
     seen = [set() for _ in range(TASKS)]
-    _, states = _run(_built(send_per_round=1000, server_side_training=EVERYTHING), increasing)
+    results, states = _run(_built("stats", **EVERYTHING), increasing)
     for place, state in enumerate(states):
         memory = state["finalizer"]["memory"]
         seen[place // 2] = {tuple(row) for row in memory["vectors"]}
     for task in range(TASKS):
         there = sum(9 + client for t in range(task + 1) for client in increasing.active(t))
         assert len(seen[task]) == there
+    assert results.bytes_up_dense[0][0] == 4 * (states[0]["shared"].size + 9 * (2 * rehearsing.SIZE + 3))
 
 
 @pytest.mark.parametrize("scenario", ["decreasing", "increasing", "scattered"])
 def test_rows_are_of_the_run_s_task_whenever_a_client_came(scenario):
     """A client that joins in the third task sends rows of that task, not of its own first."""
     enrollment = getattr(Enrollment, scenario)(CLIENTS, TASKS)
-    _, states = _run(_built(send_per_round=1000, server_side_training=EVERYTHING), enrollment, rounds=1)
+    _, states = _run(_built("stats", **EVERYTHING), enrollment, rounds=1)
     tasks, counts = np.unique(states[-1]["finalizer"]["memory"]["task"], return_counts=True)
     expected = [sum(9 + client for client in enrollment.active(task)) for task in range(TASKS)]
     np.testing.assert_array_equal(tasks, np.arange(TASKS))
@@ -196,23 +206,22 @@ def test_a_task_with_nobody_leaves_the_model_as_it_is():
 
 
 @pytest.mark.parametrize(
-    ("sharing", "variational", "widths", "options"),
+    ("sharing", "widths", "options"),
     [
-        ("none", True, set(), {}),
-        ("sampled", True, {rehearsing.SIZE}, {}),
+        ("none", set(), {}),
+        ("sampled", {rehearsing.SIZE}, {}),
         (
             "sampled",
-            True,
             {rehearsing.SIZE},
-            {"privacy": EmbeddingPrivacy(1.0, 1.0)},
-        ),  # the secret stays where it is
-        ("stats", True, {2 * rehearsing.SIZE}, {}),
-        ("embeddings", False, {rehearsing.SIZE}, {}),
+            OTHER_PARTS,
+        ),  # of which the noise has a secret, which stays where it is
+        ("stats", {2 * rehearsing.SIZE}, EVERYTHING),
+        ("embeddings", {rehearsing.SIZE}, {}),
     ],
 )
-def test_nothing_but_what_sharing_names_reaches_the_server(sharing, variational, widths, options):
+def test_nothing_but_what_sharing_names_reaches_the_server(sharing, widths, options):
     """Walks all values placed at the server in a round: the only open rows are those of the sharing."""
-    process = _built(variational, sharing=sharing, **options)
+    process = _built(sharing, **options)
     size = MLP(rehearsing.SIZE, rehearsing.CLASSES, HIDDEN).weights.size
     rows = set()
     for computation in (process.next, process.end_task, process.begin_task, process.prepare):
@@ -287,26 +296,33 @@ def test_the_frozen_encoder_stays_what_it_was():
         model.encoder.values[0] = 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"proximal": 0.5},
-        {"server_optimizer": tff.learning.optimizers.build_adam(0.01)},
-        {"aggregator": tff.learning.robust_aggregator()},
-        {"privacy": EmbeddingPrivacy(1.0, 0.5)},
-    ],
-)
-def test_other_parts_may_be_chosen(options, plain):
-    results, states = _run(_build(**options), rounds=1)
+def test_other_parts_may_be_chosen(plain):
+    results, states = _run(_built(**OTHER_PARTS), rounds=1)
     assert np.isfinite(_weights(states)).all()
     assert np.isfinite(results.final_score)
-    if "aggregator" not in options:  # which clips nothing here
-        assert not np.allclose(states[0]["shared"], plain[1][0]["shared"])
+    assert not np.allclose(states[0]["shared"], plain[1][0]["shared"])
+    # The seed draws the first classifier, and the server's optimizer has moments.
+    first, other = (process.initialize() for process in (_built(), _built(**OTHER_PARTS)))
+    assert not np.array_equal(first["shared"], other["shared"])
+    assert {np.shape(leaf) for leaf in tf.nest.flatten(other["finalizer"]["inner"])} >= {
+        other["shared"].shape
+    }
+    assert {np.shape(leaf) for leaf in tf.nest.flatten(first["finalizer"]["inner"])} <= {()}
 
 
-def test_another_seed_gives_another_run(plain):
-    _, other = _run(_build(seed=4), rounds=1)
-    assert not np.array_equal(other[0]["shared"], plain[1][0]["shared"])
+def test_every_option_reaches_its_part(monkeypatch):
+    made = {}
+    for name in ("RehearsalWork", "Sharing", "gated", "build_server_update", "build_server_side_training"):
+        made[name] = mock.Mock(wraps=getattr(fil_ver, name))
+        monkeypatch.setattr(fil_ver, name, made[name])
+    monkeypatch.setattr(fil_ver, "compose_continual_process", mock.Mock())
+    _build(task_memory=5, **OTHER_PARTS)
+    told = made["RehearsalWork"].call_args.kwargs
+    assert told == {"client_memory": 6, "task_memory": 5, "proximal": 0.5, "seed": 4}
+    assert made["Sharing"].call_args.args[1:] == ("sampled", 2, OTHER_PARTS["privacy"])
+    assert made["gated"].call_args.args == (OTHER_PARTS["aggregator"],)
+    assert made["build_server_update"].call_args.args[1] is OTHER_PARTS["server_optimizer"]
+    assert made["build_server_side_training"].call_args.args[3:] == (SST, 4)
 
 
 def test_a_killed_run_goes_on_as_if_it_never_was(tmp_path, plain):
@@ -402,7 +418,7 @@ def test_texts_from_federated_pre_training_to_rehearsal():
     assert results.server_metrics["finalizer/rehearsal/rows"] == [16, 16]
 
 
-def test_what_contradicts_itself_is_said():
+def test_what_contradicts_itself_is_said(monkeypatch):
     raw = IdentityEncoder((2, 2))
     naive = RehearsalModel(FrozenEncoder(raw, np.zeros(0, np.float32)), MLP(4, 3, ()))
     for bad, match in (
@@ -413,6 +429,7 @@ def test_what_contradicts_itself_is_said():
     ):
         with pytest.raises(errors.InputError, match=match):
             bad()
+    monkeypatch.setattr(fil_ver, "compose_continual_process", mock.Mock())
     assert build_fil_ver(naive, sharing="embeddings", share_raw_data=True)
     assert build_fil_ver(naive, sharing="none", server_side_training=False)  # naive rehearsal at the client
     assert fil_ver.TRAINING.patience == 0

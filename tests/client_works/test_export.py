@@ -81,7 +81,6 @@ CASES = [
     ("fedweit", 2, "gradient"),
     ("fedweit without foreign", 0, "closed_form"),
     ("fedseit", 0, "gradient"),
-    ("fedseit", 1, "closed_form"),
     ("fedseit", 2, "closed_form"),
 ]
 
@@ -109,7 +108,7 @@ def test_predicts_what_the_client_predicts(case):
     assert np.abs(predictions[0] - predictions[1]).max() > 1e-2
 
 
-@pytest.mark.parametrize("case", [CASES[1], CASES[5]])
+@pytest.mark.parametrize("case", [CASES[1], CASES[4]])
 def test_a_document_scores_the_same_alone_and_in_any_batch(case):
     work, state, foreign, models = _exported(*case)
     model = tf.function(models[1], reduce_retracing=True)
@@ -140,8 +139,8 @@ for name in ("tffcl", "tensorflow_federated"):
 
 def test_a_saved_model_loads_without_this_library(tmp_path):
     np.save(tmp_path / "tokens.npy", TOKENS)
-    names = ["fedweit", "fedseit_without_foreign", "fedseit"]
-    for name, case in zip(names, (CASES[1], CASES[3], CASES[5])):
+    names = ["fedweit", "fedseit"]  # which have all the layers between them
+    for name, case in zip(names, (CASES[1], CASES[4])):
         model = _exported(*case)[-1][0]
         model.save(tmp_path / f"{name}.keras")
         np.save(tmp_path / f"{name}.npy", model(TOKENS))
@@ -152,7 +151,7 @@ def test_a_saved_model_loads_without_this_library(tmp_path):
 
 
 def test_wrong_arguments_are_input_errors():
-    work, state, foreign, _ = _exported(*CASES[5])
+    work, state, foreign, _ = _exported(*CASES[4])
     vectors = _vectors()
     for task in (-1, 2):
         with pytest.raises(errors.InputError, match="task: expected 0 to 1"):
