@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import logging
 import pathlib
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -59,15 +60,22 @@ def wrong(done: Done, *parts: str) -> None:
         assert part in lines[-1]
 
 
-def once(function: Callable) -> Callable:
-    """Calls the function the first time only, and gives its result whatever the arguments are later."""
-    results: list = []
+def once(function: Callable, told_apart: Callable[..., Hashable] = lambda *_, **__: None) -> Callable:
+    """Calls the function the first time only, or once for each value that `told_apart` gives for the arguments."""
+    results: dict[Hashable, object] = {}
 
-    def call(*args: object) -> object:
-        results.extend([] if results else [function(*args)])
-        return results[0]
+    def call(*args: object, **options: object) -> object:
+        key = told_apart(*args, **options)
+        if key not in results:
+            results[key] = function(*args, **options)
+        return results[key]
 
     return call
+
+
+def what_is_built(options: Any) -> str:
+    """What flags ask of a process: all but the number of rounds, where the run stands and whether it goes on."""
+    return repr(dataclasses.replace(options, num_rounds=0, output_dir=None, client_dir=None, resume=False))
 
 
 def small_vectors(folder: pathlib.Path) -> pathlib.Path:

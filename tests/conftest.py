@@ -48,6 +48,14 @@ def run() -> Iterator[Callable]:
     yield from command_line.runs()
 
 
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of commands draw nothing: for tests to which their pictures are not the matter."""
+    from tffcl import reports
+
+    monkeypatch.setattr(reports, "write_plots", lambda _: [])
+
+
 @pytest.fixture(scope="session")
 def tff_context() -> Iterator[runtime.LocalRuntime]:
     """One local worker, and its context installed, for all tests that run TFF computations."""

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tffcl.runtime import processes
+
 PROGRAM = [sys.executable, "-c", "from tffcl.cli import main; main()"]
 PATIENCE = 240.0  # seconds for anything that has to come: the machine may be busy with other tests
 
@@ -70,11 +72,6 @@ class Served:
 
         wait_until(look, lambda: f"no line {pattern!r} among {self.lines}")
         return found[0]
-
-    def cpu_seconds(self) -> float:
-        """What TFF's worker has used so far."""
-        fields = pathlib.Path(f"/proc/{self.worker_pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
         """kill -9 of the program, with which the worker ends."""
@@ -137,18 +134,24 @@ def children() -> set[int]:
 
 
 class Accident(threading.Thread):
-    """Something happens to workers while they compute the next round of a run.
+    """Something happens to workers in the midst of a computation.
 
     Args:
-      history: The run's `history.jsonl`.
-      lines: How many lines have to stand there.
-      watched: The worker that has to be at work since then.
+      worker_pid: The TFF worker that has to be at work.
       happen: What happens.
+      history: The `history.jsonl` of a run; None for the computation that comes next.
+      lines: How many lines have to stand there before.
     """
 
-    def __init__(self, history: pathlib.Path, lines: int, watched: Served, happen: Callable[[], None]):
+    def __init__(
+        self,
+        worker_pid: int,
+        happen: Callable[[], object],
+        history: pathlib.Path | None = None,
+        lines: int = 0,
+    ):
         super().__init__(daemon=True)
-        self._history, self._lines, self._watched, self._happen = history, lines, watched, happen
+        self._worker_pid, self._happen, self._history, self._lines = worker_pid, happen, history, lines
         self.failed: BaseException | None = None
 
     def run(self) -> None:
@@ -158,9 +161,10 @@ class Accident(threading.Thread):
             self.failed = error
 
     def _run(self) -> None:
-        wait_until(lambda: len(events(self._history)) >= self._lines, lambda: "the run does not get on")
-        before = self._watched.cpu_seconds()
-        wait_until(lambda: self._watched.cpu_seconds() > before + 0.1, lambda: "the worker is idle")
+        if self._history is not None:
+            wait_until(lambda: len(events(self._history)) >= self._lines, lambda: "the run does not get on")
+        enough = processes.cpu_seconds(self._worker_pid) + 0.1
+        wait_until(lambda: processes.cpu_seconds(self._worker_pid) > enough, lambda: "the worker is idle")
         self._happen()
 
     def __enter__(self) -> Accident:

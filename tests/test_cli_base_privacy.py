@@ -131,7 +131,7 @@ def test_an_environment_that_forbids_noise_is_one_clear_error(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_whole_run_tells_epsilon(run, tmp_path):
+def test_a_whole_run_tells_epsilon(run, no_plots, tmp_path):
     args = ("--dataset", "digits", "--method", "finetune", "--hidden", "5", "--num-clients", "2", "--num-tasks", "2",
             "--num-rounds", "1", "--num-epochs", "1", "--output-dir", "run")  # fmt: skip
     done = run("run", "confedmade", *args, *DP, cwd=tmp_path)

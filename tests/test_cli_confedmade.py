@@ -10,7 +10,7 @@ import struct
 import click
 import numpy as np
 import pytest
-from command_line import wrong
+from command_line import once, what_is_built, wrong
 
 from tffcl.commands import ConFedMADEOptions
 from tffcl.commands.confedmade_flags import METHODS
@@ -179,9 +179,14 @@ SHORT = (
 
 @pytest.fixture(scope="module", name="finished")
 def _finished(run, tmp_path_factory):
-    """The folder in which a short run was started, and how it ended."""
+    """The folder in which a short run was started, and how it ended; the same process serves the runs after it."""
+    from tffcl.commands import confedmade
+
     folder = tmp_path_factory.mktemp("confedmade")
-    return folder, run(*SHORT, "--order-agnostic", "--num-masks", "2", cwd=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        build = once(confedmade.build_process, lambda options, width, _: (what_is_built(options), width))
+        patch.setattr(confedmade, "build_process", build)
+        yield folder, run(*SHORT, "--order-agnostic", "--num-masks", "2", cwd=folder)
 
 
 def test_a_short_run(finished):
@@ -199,7 +204,7 @@ def test_a_short_run(finished):
     assert all(path.stat().st_size > 1000 for path in (folder / "run" / "plots").iterdir())
 
 
-def test_a_finished_run_given_again_says_the_same(run, finished):
+def test_a_finished_run_given_again_says_the_same(run, finished, no_plots):
     folder, _ = finished
     before = json.loads((folder / "run" / "results.json").read_text())
     (folder / "run" / "samples.npz").unlink()
@@ -209,7 +214,7 @@ def test_a_finished_run_given_again_says_the_same(run, finished):
     assert json.loads((folder / "run" / "results.json").read_text())["nll"] == before["nll"]
 
 
-def test_clients_with_files_end_as_those_without(run, finished):
+def test_clients_with_files_end_as_those_without(run, finished, no_plots):
     folder, _ = finished
     args = ("--order-agnostic", "--num-masks", "2", "--client-dir", "clients")
     done = run(*SHORT[:-1], "files", *args, cwd=folder)
@@ -225,11 +230,11 @@ def test_clients_with_files_end_as_those_without(run, finished):
 def test_its_directory_is_protected(run, finished):
     folder, _ = finished
     wrong(run(*SHORT, cwd=folder), "holds a run already", "--resume")
-    other = (*SHORT, "--order-agnostic", "--num-masks", "2", "--seed", "2", "--resume")
-    wrong(run(*other, cwd=folder), "another configuration", "seed is 1 there and 2 here")
+    other = (*SHORT, "--order-agnostic", "--num-masks", "2", "--num-rounds", "2", "--resume")
+    wrong(run(*other, cwd=folder), "another configuration", "num_rounds is 1 there and 2 here")
 
 
-def test_pooled_tasks_are_scored_one_by_one(run, tmp_path):
+def test_pooled_tasks_are_scored_one_by_one(run, tmp_path, no_plots):
     code, stdout, stderr = run(*SHORT, "--method", "offline", cwd=tmp_path)
     assert code == 0, stderr
     results = json.loads((tmp_path / "run" / "results.json").read_text())

@@ -12,7 +12,7 @@ import sys
 import click
 import numpy as np
 import pytest
-from command_line import wrong
+from command_line import once, what_is_built, wrong
 
 from tffcl.commands import FilVerOptions
 from tffcl.commands.fil_ver_flags import METHODS, OFFLINE, SHARED, STUDY
@@ -208,17 +208,25 @@ def test_emnist_is_four_tasks_of_ten_classes_each_upright(emnist):
                 assert not examples["x"][:, 1:].any()
 
 
-def test_emnist_from_the_command_line(run, emnist, tmp_path):
+def test_emnist_from_the_command_line_and_pooled_tasks_are_scored_one_by_one(run, emnist, tmp_path, no_plots):
     args = [flag for flag in SHORT if flag not in ("--dataset", "digits")]
     tiny = ("--num-tasks", "4", "--examples-per-task", "20", "--enrollment", "full", "--num-rounds", "1")
-    code, stdout, stderr = run(*args, *tiny, "--data-dir", emnist, "--method", "vanilla", cwd=tmp_path)
+    args += [*tiny, "--data-dir", emnist, "--method", "offline-end-to-end"]
+    code, stdout, stderr = run(*args, cwd=tmp_path)
     assert code == 0, stderr
     assert "data: emnist-balanced, images of 8 x 6, 10 labels; tasks: emnist-balanced 0-9, " in stderr
     assert "emnist-balanced 30-39; 1 rounds a task" in stderr
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert (results["dataset"], np.shape(results["accuracy"])) == ("emnist-balanced", (2, 4, 4))
-    assert None not in results["accuracy_by_task"][-1]
+    results = stripped(tmp_path / "run")
+    assert (results["dataset"], results["num_clients"], results["num_tasks"]) == ("emnist-balanced", 1, 1)
+    assert results["memory"]["client"] == 0
+    # All test examples are scored, as many of each task.
+    assert np.shape(results["accuracy_by_task"]) == (1, 4)
+    assert results["average_accuracy_by_task"] == pytest.approx(
+        results["task_averaged_test_accuracy"], abs=1e-6
+    )
     assert "task 4" in stdout
+    assert f"{100 * results['average_accuracy_by_task']:.1f}" in stdout
+    assert not (tmp_path / "run" / "encoder.npz").exists()
     wrong(
         run(*RUN, "--data-dir", emnist, "--dataset", "emnist-balanced", "--num-tasks", "5"),
         "--num-tasks 5", "emnist-balanced has 4 domains",
@@ -396,8 +404,23 @@ PRIVATE = ("--dp-clip", "5", "--dp-noise-multiplier", "4", "--dp-noise-seed", "3
 WHO = "*,*,o\nx,*,o\n"  # nobody is left in task 3
 
 
+@pytest.fixture(scope="module", name="built_once")
+def _built_once():
+    """What takes most of a short run's time is made once for what is the same: flags, and the encoder's weights."""
+    from tffcl.commands import fil_ver, fil_ver_models
+
+    def asked(options, domains, frozen):
+        return what_is_built(options), domains.name, frozen.checksum
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fil_ver, "build_process", once(fil_ver.build_process, asked))
+        pretrained = once(fil_ver_models._pretrained, lambda options, *_: what_is_built(options))
+        patch.setattr(fil_ver_models, "_pretrained", pretrained)
+        yield
+
+
 @pytest.fixture(scope="module", name="finished")
-def _finished(run, tmp_path_factory):
+def _finished(run, built_once, tmp_path_factory):
     """The folder in which a short run was started, and how it ended."""
     folder = tmp_path_factory.mktemp("fil-ver")
     (folder / "who.csv").write_text(WHO)
@@ -445,7 +468,7 @@ def stripped(folder):
     return results
 
 
-def test_stopped_after_a_round_it_goes_on_with_its_encoder(run, finished, tmp_path, monkeypatch):
+def test_stopped_after_a_round_it_goes_on_with_its_encoder(run, finished, tmp_path, monkeypatch, no_plots):
     from tffcl.commands import fil_ver_models
     from tffcl.program.run_directory import RunDirectory
 
@@ -473,7 +496,7 @@ def test_stopped_after_a_round_it_goes_on_with_its_encoder(run, finished, tmp_pa
     assert stripped(tmp_path / "run") == stripped(folder / "run")
 
 
-def test_clients_with_files_end_as_those_without(run, finished):
+def test_clients_with_files_end_as_those_without(run, finished, no_plots):
     folder, _ = finished
     args = (*SHORT[:-1], "files", *PRIVATE, "--client-dir", "clients")
     code, _, stderr = run(*args, cwd=folder)
@@ -491,24 +514,9 @@ def test_its_directory_is_protected(run, finished):
     folder, _ = finished
     wrong(run(*SHORT, *PRIVATE, cwd=folder), "holds a run already", "--resume")
     wrong(
-        run(*SHORT, *PRIVATE, "--seed", "2", "--resume", cwd=folder),
+        run(*SHORT, *PRIVATE, "--num-rounds", "3", "--resume", cwd=folder),
         "another configuration",
-        "seed is 1 there",
+        "num_rounds is 2 there and 3 here",
     )
     larger = (*SHORT, *PRIVATE, "--embedding-size", "5", "--resume")
     wrong(run(*larger, cwd=folder), "encoder.npz", "embedding_size=4", "embedding_size=5")
-
-
-def test_pooled_tasks_are_scored_one_by_one(run, tmp_path):
-    (tmp_path / "who.csv").write_text("***\n***\n")
-    code, stdout, stderr = run(*SHORT, "--method", "offline-end-to-end", cwd=tmp_path)
-    assert code == 0, stderr
-    results = stripped(tmp_path / "run")
-    assert (results["num_clients"], results["num_tasks"], results["memory"]["client"]) == (1, 1, 0)
-    # All test examples are scored, as many of each task.
-    assert np.shape(results["accuracy_by_task"]) == (1, 3)
-    assert results["average_accuracy_by_task"] == pytest.approx(
-        results["task_averaged_test_accuracy"], abs=1e-6
-    )
-    assert f"{100 * results['average_accuracy_by_task']:.1f}" in stdout
-    assert not (tmp_path / "run" / "encoder.npz").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -26,3 +27,12 @@ def run_example(request, folder):
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def example(request):
+    """The example that the test's module names, as a module here: what it builds is in reach, and `main` runs it."""
+    spec = importlib.util.spec_from_file_location("tffcl_tests_example", EXAMPLES / request.module.EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from command_line import wrong
+from command_line import once, small_vectors, wrong
 
 EXAMPLE = "fedseit_trec.py"
 
@@ -24,13 +24,14 @@ def test_wrong_input_is_one_line(run_example):
 
 SHORT = (
     "--dataset", "sample", "--num-clients", "2", "--num-tasks", "2", "--num-rounds", "1", "--num-epochs", "1",
-    "--selection", "sit", "--share-dense",
+    "--selection", "sit", "--share-dense", "--embeddings", "small.txt",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def finished(run_example, folder):
-    """How a short run ended, and its run directory."""
+    """How a short run ended, in a process of its own, and its run directory."""
+    small_vectors(folder)
     done = run_example(*SHORT)
     assert done.returncode == 0, done.stderr
     (made,) = (folder / "runs").iterdir()
@@ -53,9 +54,23 @@ def test_it_runs(finished):
     assert results["seconds"]["per_client_epoch"]["cpu"] > 0
 
 
+@pytest.fixture(scope="module")
+def built_once():
+    """What takes most of a short run's time is made once in this process, whichever program asks for it."""
+    from tffcl import algorithms
+
+    with pytest.MonkeyPatch.context() as patch:
+        build = once(algorithms.build_fedseit, lambda *args, **options: repr((args, options)))
+        patch.setattr(algorithms, "build_fedseit", build)
+        yield
+
+
 @pytest.mark.slow
-def test_clients_with_files_end_as_those_without(run_example, finished, tmp_path):
-    done = run_example(*SHORT, "--output-dir", tmp_path / "files", "--client-dir", tmp_path / "clients")
+def test_clients_with_files_end_as_those_without(
+    run, example, finished, folder, tmp_path, built_once, no_plots
+):
+    args = (*SHORT, "--output-dir", tmp_path / "files", "--client-dir", tmp_path / "clients")
+    done = run(*args, cwd=folder, command=example.main)
     assert done.returncode == 0, done.stderr
     found = [
         json.loads((folder / "results.json").read_text()) for folder in (finished[1], tmp_path / "files")
@@ -68,10 +83,11 @@ def test_clients_with_files_end_as_those_without(run_example, finished, tmp_path
 
 
 @pytest.mark.slow
-def test_its_run_directory_is_protected_from_the_command(run, finished):
+def test_its_run_directory_is_protected_from_the_command(run, finished, folder, built_once):
     args = ("run", "fedseit", *SHORT, "--output-dir", finished[1])
-    wrong(run(*args), "holds a run already", "--resume")
-    wrong(run(*args, "--seed", "2", "--resume"), "another configuration", "seed is 1 there and 2 here")
+    wrong(run(*args, cwd=folder), "holds a run already", "--resume")
+    other = run(*args, "--num-rounds", "2", "--resume", cwd=folder)
+    wrong(other, "another configuration", "num_rounds is 1 there and 2 here")
 
 
 @pytest.mark.slow

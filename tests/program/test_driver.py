@@ -206,23 +206,6 @@ def test_client_keys_differ_and_repeat():
     assert tuple(client_key(1, 2)) == keys[1, 2]
 
 
-def test_nothing_is_traced_twice(tiny, tff_context):
-    traces = []
-
-    class Counting(tiny.TinyWork):
-        def train(self, *args):
-            traces.append("train")
-            return super().train(*args)
-
-        def evaluate(self, *args):
-            traces.append("evaluate")
-            return super().evaluate(*args)
-
-    process = tiny.build_process(Counting())
-    tiny.run(process)
-    assert sorted(traces) == ["evaluate", "train"]
-
-
 def test_a_non_finite_client_is_reported(tiny, tff_context):
     class Broken(tiny.TinyWork):
         def train(self, state, shared, data, round_num):

@@ -236,7 +236,7 @@ def test_another_enrollment_is_another_run(tiny, process, tmp_path):
         tiny.run(process, tmp_path, resume=True)
 
 
-def test_one_trace_for_any_number_of_clients(tiny, tff_context):
+def test_nothing_is_traced_twice_for_any_number_of_clients_tasks_and_rounds(tiny, tff_context):
     traces = []
 
     class Counting(tiny.TinyWork):
@@ -244,8 +244,12 @@ def test_one_trace_for_any_number_of_clients(tiny, tff_context):
             traces.append("train")
             return super().train(*args)
 
+        def evaluate(self, *args):
+            traces.append("evaluate")
+            return super().evaluate(*args)
+
     tiny.run_enrolled(tiny.build_process(Counting()), TABLE)
-    assert traces == ["train"]
+    assert sorted(traces) == ["evaluate", "train"]
 
 
 def test_whatever_else_is_sent_counts(tiny, tff_context):

@@ -77,9 +77,15 @@ def network(variational=True):
     return EmbeddingClassifier(ImageEncoder((8, 8), variational, 16, (8, 16), (32,), 16), MLP(16, 10, (32,)))
 
 
+@functools.cache
+def small(shape=(8, 8)):
+    """The same with as few layers as there may be, where nothing has to be learned."""
+    return EmbeddingClassifier(ImageEncoder(shape, True, 4, (), ()), MLP(4, 10, ()))
+
+
 def run(data, net=None, **changes):
     options = {"training": QUICK, "num_rounds": 1, "seed": 1, "reporters": [], **changes}
-    return pretrain(net or network(), data, **options)
+    return pretrain(net or small(), data, **options)
 
 
 def accuracy(net, frozen, classifier):
@@ -138,13 +144,8 @@ def test_weights_that_are_not_finite(tff_context):
         (Digits(2), {"num_rounds": 0}, "num_rounds must be a whole number, 1 or more; got 0"),
         (
             Digits(2),
-            {"net": EmbeddingClassifier(ImageEncoder((9, 8), embedding_size=4), MLP(4, 10))},
+            {"net": small((9, 8))},
             r"client 0, task 0, train: x should be uint8\[\?,9,8\], found uint8\[721, 8, 8\]",
-        ),
-        (
-            Digits(2),
-            {"net": EmbeddingClassifier(ImageEncoder((8, 8), embedding_size=4), MLP(4, 9))},
-            "client 0, task 0: has 10 classes; the process takes 1 to 9",
         ),
     ],
 )
@@ -155,7 +156,7 @@ def test_wrong_data_and_settings(tff_context, data, options, message):
 
 def test_a_run_of_tasks_with_a_network_that_keeps_nothing_local(tff_context, tmp_path):
     """The empty vector of local parameters goes through training, evaluation, checkpoints and a resume."""
-    net = network()
+    net = small()
     data = Repeated(2)
 
     def all_rounds(folder, resume=False):

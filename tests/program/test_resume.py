@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,21 @@ def straight(tiny, process, tmp_path_factory):
     folder = tmp_path_factory.mktemp("straight") / "run"
     tiny.run(process, folder, clients_per_round=2)
     return folder
+
+
+@pytest.fixture(scope="module")
+def stopped(tiny, process, tmp_path_factory):
+    """Gives a directory of the test's own with a run that was stopped after some events."""
+    made = {}
+
+    def stop(count, folder):
+        if count not in made:
+            made[count] = tmp_path_factory.mktemp("stopped") / "run"
+            with pytest.raises(StopError):
+                tiny.run(process, made[count], clients_per_round=2, reporters=[StopAfter(count)])
+        return shutil.copytree(made[count], folder / "run")
+
+    return stop
 
 
 def same(folder, straight):
@@ -63,9 +79,7 @@ def test_stopped_between_the_line_of_history_and_the_checkpoint(
     same(tmp_path, straight)
 
 
-def test_twice_the_same_and_another_seed_not(tiny, process, straight, tmp_path):
-    tiny.run(process, tmp_path / "same", clients_per_round=2)
-    same(tmp_path / "same", straight)
+def test_another_seed_is_another_run(tiny, process, straight, tmp_path):
     tiny.run(process, tmp_path / "other", clients_per_round=2, seed=8)
     assert history(tmp_path / "other") != history(straight)
 
@@ -81,10 +95,9 @@ def test_in_memory_equals_on_disk(tiny, process, straight):
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "remove"])
-def test_a_damaged_checkpoint_is_passed_over(tiny, process, straight, tmp_path, damage, caplog):
-    with pytest.raises(StopError):
-        tiny.run(process, tmp_path, clients_per_round=2, reporters=[StopAfter(5)])
-    arrays, manifest = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-2:][::-1]
+def test_a_damaged_checkpoint_is_passed_over(tiny, process, straight, stopped, tmp_path, damage, caplog):
+    folder = stopped(5, tmp_path)
+    arrays, manifest = sorted((folder / "checkpoints").glob("[0-9]*"))[-2:][::-1]
     content = arrays.read_bytes()
     if damage == "truncate":
         arrays.write_bytes(content[: len(content) // 2])
@@ -94,26 +107,24 @@ def test_a_damaged_checkpoint_is_passed_over(tiny, process, straight, tmp_path, 
         manifest.write_text('{"format": 1')
     else:
         arrays.unlink()
-    tiny.run(process, tmp_path, clients_per_round=2, resume=True)
-    same(tmp_path, straight)
+    tiny.run(process, folder, clients_per_round=2, resume=True)
+    same(folder, straight)
     assert "going on from the checkpoint before it" in caplog.text
 
 
-def test_no_whole_checkpoint_is_an_error(tiny, process, tmp_path):
-    with pytest.raises(StopError):
-        tiny.run(process, tmp_path, reporters=[StopAfter(3)])
-    for path in (tmp_path / "checkpoints").glob("*.npz"):
+def test_no_whole_checkpoint_is_an_error(tiny, process, stopped, tmp_path):
+    folder = stopped(5, tmp_path)
+    for path in (folder / "checkpoints").glob("*.npz"):
         path.write_bytes(b"")
     with pytest.raises(RunError, match="no whole checkpoint in .* is damaged"):
-        tiny.run(process, tmp_path, resume=True)
+        tiny.run(process, folder, clients_per_round=2, resume=True)
 
 
-def test_a_history_shorter_than_its_checkpoint_is_an_error(tiny, process, tmp_path):
-    with pytest.raises(StopError):
-        tiny.run(process, tmp_path, reporters=[StopAfter(3)])
-    (tmp_path / "history.jsonl").write_text("")
+def test_a_history_shorter_than_its_checkpoint_is_an_error(tiny, process, stopped, tmp_path):
+    folder = stopped(5, tmp_path)
+    (folder / "history.jsonl").write_text("")
     with pytest.raises(RunError, match=r"history.jsonl is damaged: it has 0 bytes"):
-        tiny.run(process, tmp_path, resume=True)
+        tiny.run(process, folder, clients_per_round=2, resume=True)
 
 
 def test_only_the_last_two_checkpoints_stay(straight):
@@ -189,7 +200,7 @@ def test_resume_without_a_directory(tiny, process):
         tiny.run(process, resume=True)
 
 
-def test_resume_of_a_run_that_never_began(tiny, process, straight, tmp_path):
+def test_resume_of_a_run_that_never_began_is_the_same_run(tiny, process, straight, tmp_path):
     tiny.run(process, tmp_path / "new", clients_per_round=2, resume=True)
     same(tmp_path / "new", straight)
 
@@ -202,9 +213,10 @@ def test_two_processes_cannot_share_a_directory(tiny, process, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "knowledge", "manifest", "history"])
-def test_a_full_disk_leaves_the_last_checkpoint_whole(tiny, process, straight, tmp_path, monkeypatch, what):
-    with pytest.raises(StopError):
-        tiny.run(process, tmp_path, clients_per_round=2, reporters=[StopAfter(2)])
+def test_a_full_disk_leaves_the_last_checkpoint_whole(
+    tiny, process, straight, stopped, tmp_path, monkeypatch, what
+):
+    folder = stopped(5, tmp_path)  # the next event ends a task, with which the knowledge base grows
     full = OSError(errno.ENOSPC, "No space left on device")
 
     def fail(*_args, **_kwargs):
@@ -221,9 +233,9 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tiny, process, straight, t
         else:
             patch.setattr("tffcl.program.history.open", fail, raising=False)
         with pytest.raises(RunError, match="cannot write .*: No space left on device"):
-            tiny.run(process, tmp_path, clients_per_round=2, resume=True)
-    tiny.run(process, tmp_path, clients_per_round=2, resume=True)
-    same(tmp_path, straight)
+            tiny.run(process, folder, clients_per_round=2, resume=True)
+    tiny.run(process, folder, clients_per_round=2, resume=True)
+    same(folder, straight)
 
 
 _SCRIPT = """
@@ -236,36 +248,29 @@ spec.loader.exec_module(tiny)
 with runtime.local():
     from tffcl.program import ClientFiles
 
-    options = {"clients_per_round": 2, "resume": True, "client_files": ClientFiles(sys.argv[2] + "-clients")}
+    options = {"clients_per_round": 2, "client_files": ClientFiles(sys.argv[2] + "-clients")}
     tiny.run_enrolled(tiny.build_process(), sys.argv[3:], sys.argv[2], **options)
 """
 
 
 @pytest.mark.slow
-def test_killed_at_odd_moments(tiny, process, tmp_path):
+def test_killed_at_an_odd_moment(tiny, process, tmp_path):
     """With clients that come and go, and keep their states in files; otherwise it is the same driver."""
-    table, straight = ("**o", "x**", "***"), tmp_path / "straight"
+    table, straight, folder = ("**o", "x**", "***"), tmp_path / "straight", tmp_path / "run"
     files = ClientFiles(str(tmp_path / "straight-clients"))
     tiny.run_enrolled(process, table, straight, clients_per_round=2, client_files=files)
-    path = pathlib.Path(__file__).with_name("tiny.py")
+    path, log = pathlib.Path(__file__).with_name("tiny.py"), folder / "history.jsonl"
     with open(tmp_path / "output", "wb") as output:
-
-        def start():
-            return subprocess.Popen(
-                [sys.executable, "-c", _SCRIPT, str(path), str(tmp_path / "run"), *table],
-                stdout=output,
-                stderr=output,
-            )
-
-        for lines in (2, 5):
-            child = start()
-            deadline = time.monotonic() + 240
-            log = tmp_path / "run" / "history.jsonl"
-            while not (log.exists() and log.read_bytes().count(b"\n") >= lines):
-                assert child.poll() is None, (tmp_path / "output").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.003)
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-        assert start().wait(240) == 0, (tmp_path / "output").read_text()
-    same(tmp_path / "run", straight)
+        command = [sys.executable, "-c", _SCRIPT, str(path), str(folder), *table]
+        child = subprocess.Popen(command, stdout=output, stderr=output)
+        deadline = time.monotonic() + 240
+        while not (log.exists() and log.read_bytes().count(b"\n") >= 5):
+            assert child.poll() is None, (tmp_path / "output").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.003)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert not (folder / "results.json").exists()
+    files = ClientFiles(f"{folder}-clients")
+    tiny.run_enrolled(process, table, folder, clients_per_round=2, client_files=files, resume=True)
+    same(folder, straight)

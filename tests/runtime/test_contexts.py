@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -124,22 +122,3 @@ def test_a_killed_worker_is_one_clear_line_at_once(size):
             _double_and_mean(clients, clients[0])
         assert time.monotonic() - start < 5
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_a_script_that_sets_the_context_ends_quietly():
-    script = """
-from tffcl import runtime
-runtime.quiet_logs()
-local = runtime.set_local()
-import tensorflow as tf, tensorflow_federated as tff
-print(tff.tensorflow.computation(lambda: tf.constant(5))(), local.worker.pid)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
-    )
-    result, worker_pid = done.stdout.split()
-    assert result == "5"
-    assert not done.stderr
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(worker_pid), 0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -368,78 +366,3 @@ def test_it_works_under_a_graph_and_leaves_tensorflow_s_state_alone(in_process):
         assert _add_one(1) == 2
         assert not tf.executing_eagerly()
     assert tf.executing_eagerly()
-
-
-# -- in a process of its own -----------------------------------------------------------------------------------
-
-_SCRIPT = """
-import os, pathlib, signal, threading
-from tffcl import runtime
-runtime.quiet_logs()
-import numpy as np, tensorflow as tf, tensorflow_federated as tff
-from tffcl.runtime import values
-
-cpus = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 3)
-ran_on = []
-plain = values.device_of
-values.device_of = lambda value: ran_on.append(plain(value)) or ran_on[-1]
-
-@tff.tensorflow.computation(tff.SequenceType(np.float32))
-def total(x):
-    seen = tf.Variable(0.0)
-    add = tf.function(lambda: seen.assign(x.reduce(0.0, lambda t, e: t + e)))
-    with tf.control_dependencies([add()]):
-        return seen.read_value()
-
-@tff.federated_computation(tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS))
-def compute(x):
-    return tff.federated_map(total, x), tff.federated_sum(tff.federated_map(total, x))
-
-for device in (None, "/CPU:0", "CPU:1", "/device:CPU:2"):
-    with runtime.in_process(device):
-        each, all = compute([[1.0, 2.0], [3.0]])
-        assert each == [3.0, 3.0] and all == 6.0, (each, all)
-        print(ran_on[-1][-5:], end=" ")
-print()
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-@tff.tensorflow.computation(np.int32)
-def endless(x):
-    return tf.while_loop(lambda y: y > 0, lambda y: (tf.maximum(y - 1, 1),), (x,))[0]
-compute = tff.federated_computation(
-    lambda x: tff.federated_map(endless, x), tff.FederatedType(np.int32, tff.CLIENTS))
-with runtime.in_process():
-    compute([0])
-    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    try:
-        compute([5, 5, 5])
-    except KeyboardInterrupt:
-        print("interrupted", *compute([0]))
-
-runtime.set_in_process()
-print(tff.tensorflow.computation(lambda: tf.constant(5))())
-print(*pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(), "none")
-"""
-
-
-@pytest.fixture(name="script", scope="module")
-def _script():
-    """How a process of its own ended that chose devices, was interrupted, and set the context: one import for all."""
-    return subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=200)
-
-
-@pytest.mark.slow
-def test_each_device_can_be_chosen(script):
-    assert script.stdout.split("\n")[0].split() == ["CPU:0", "CPU:0", "CPU:1", "CPU:2"]
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_a_client_that_would_run_for_ever(script):
-    assert script.stdout.split("\n")[1] == "interrupted 0"
-
-
-@pytest.mark.slow
-def test_a_script_that_sets_the_context_has_no_child_and_ends_quietly(script):
-    assert script.stdout.split("\n")[2:] == ["5", "none", ""]
-    assert (script.returncode, script.stderr) == (0, "")

@@ -168,7 +168,7 @@ def test_retry_is_the_default_and_other_contexts_know_nothing_of_it(pair, tff_co
 
 @pytest.mark.parametrize("choice", ["retry", "leave-out"])
 def test_a_worker_that_hangs_is_noticed_within_the_time_for_a_call(pair, choice, monkeypatch):
-    seconds, noticed = 6.0, []
+    seconds, noticed = 3.0, []
     options = {"call_timeout": seconds, "on_failure": lambda _: noticed.append(time.monotonic())}
     with runtime.remote([worker.address for worker in pair], on_lost_worker=choice, **options) as entered:
         call()

@@ -31,12 +31,18 @@ def _tiny():
     return module
 
 
+@pytest.fixture(name="process", scope="module")
+def _process(tiny):
+    """Its process: computations, which belong to no runtime."""
+    return tiny.build_process()
+
+
 @pytest.fixture(name="straight", scope="module")
-def _straight(tiny, tmp_path_factory):
+def _straight(tiny, process, tmp_path_factory):
     """The history of the run in one worker that nobody disturbs."""
     folder = tmp_path_factory.mktemp("straight") / "run"
     with runtime.local(num_threads=1):
-        tiny.run(tiny.build_process(), folder)
+        tiny.run(process, folder)
     return history(folder)
 
 
@@ -69,16 +75,9 @@ def assert_same(found, expected):
             assert one == other
 
 
-def test_a_run_over_two_workers_is_that_of_one(tiny, straight, tmp_path):
-    with runtime.local(num_threads=1, num_workers=2):
-        tiny.run(tiny.build_process(), tmp_path)
-    assert_same(history(tmp_path), straight)
-    assert not any("worker_failures" in event for event in history(tmp_path))
-
-
-def test_the_history_says_that_a_worker_was_lost(tiny, straight, tmp_path):
+def test_the_history_says_that_a_worker_was_lost(tiny, process, straight, tmp_path):
     with runtime.local(num_threads=1, num_workers=2) as local:
-        tiny.run(tiny.build_process(), tmp_path, reporters=[KillAfter(2, local.processes[:1])])
+        tiny.run(process, tmp_path, reporters=[KillAfter(2, local.processes[:1])])
         address = local.processes[0].address
     events = history(tmp_path)
     assert_same(events, straight)
@@ -90,15 +89,17 @@ def test_the_history_says_that_a_worker_was_lost(tiny, straight, tmp_path):
     assert "SIGKILL" in failure["reason"]
 
 
-def test_all_workers_gone_and_the_run_goes_on_with_others(tiny, straight, tmp_path):
+def test_all_workers_gone_and_the_run_goes_on_with_others(tiny, process, straight, tmp_path):
+    """It is the run in one worker: a whole task over two, the others over three, of which none is lost."""
     with runtime.local(num_threads=1, num_workers=2) as local:
         killer = KillAfter(4, local.processes)
         with pytest.raises(RunError, match=r"^lost all workers \(.*SIGKILL.*SIGKILL.*\)$"):
-            tiny.run(tiny.build_process(), tmp_path, reporters=[killer])
+            tiny.run(process, tmp_path, reporters=[killer])
     assert len(history(tmp_path)) == 4
     with runtime.local(num_threads=1, num_workers=3):
-        tiny.run(tiny.build_process(), tmp_path, resume=True)
+        tiny.run(process, tmp_path, resume=True)
     assert_same(history(tmp_path), straight)
+    assert not any("worker_failures" in event for event in history(tmp_path))
 
 
 class LoseInRound:
@@ -122,9 +123,9 @@ class LoseInRound:
             yield missing
 
 
-def test_a_round_without_the_clients_of_a_lost_worker(tiny, tmp_path, monkeypatch):
+def test_a_round_without_the_clients_of_a_lost_worker(tiny, process, tmp_path, monkeypatch):
     """As if they had not been drawn for it; of three clients the second worker has the last."""
-    shown, process, data = io.StringIO(), tiny.build_process(), tiny.TinyData(num_tasks=2)
+    shown, data = io.StringIO(), tiny.TinyData(num_tasks=2)
     with (
         remote_runtime.LocalWorkers(2, 1, on_lost_worker="leave-out") as local,
         monkeypatch.context() as patch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
@@ -10,6 +11,8 @@ import tensorflow_federated as tff
 logger = logging.getLogger(__name__)
 
 _SECURE = b"federated_secure_"  # how the names of TFF's secure intrinsics begin
+
+_MAX_KEPT = 128  # a process has a handful of computations
 
 
 def to_native(comp: Any) -> Any:
@@ -24,4 +27,10 @@ def to_native(comp: Any) -> Any:
             "secure aggregation is simulated: the server here sees every summand; only the sum is the same"
         )
         comp = tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
+    return _compiled(comp)
+
+
+@functools.lru_cache(maxsize=_MAX_KEPT)
+def _compiled(comp: Any) -> Any:
+    """What has the same bytes is compiled once, whichever runtimes come and go."""
     return tff.backends.native.desugar_and_transform_to_native(comp)
