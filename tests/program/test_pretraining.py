@@ -74,7 +74,7 @@ class Told:
 
 @functools.cache
 def network(variational=True):
-    return EmbeddingClassifier(ImageEncoder((8, 8), variational, 16, (8, 16), (32,), 16), MLP(16, 10, (32,)))
+    return EmbeddingClassifier(ImageEncoder((8, 8), variational, 16, (8,), (), 16), MLP(16, 10, ()))
 
 
 @functools.cache
