@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import pathlib
 import subprocess
 import sys
 import time
 import types
 
+import click
 import numpy as np
 import pytest
 from command_line import wrong
 
-from tffcl.commands import FedSeITOptions, text_data
+from tffcl.commands import FedSeITOptions, entry, fedseit_flags, running, text_data
 from tffcl.errors import InputError
 
 HEAVY = ("tensorflow", "tensorflow_federated", "numpy", "matplotlib", "pandas", "gensim", "grpc", "sklearn")
@@ -195,3 +197,25 @@ def test_default_vectors(monkeypatch, tmp_path):
     assert text_data._default_vectors(str(tmp_path)) == str(path)
     monkeypatch.setenv("TFFCL_DATA_DIR", str(tmp_path))
     assert text_data._default_vectors(None) == str(pathlib.Path(path))
+
+
+def test_garbage_is_collected_seldom_until_rounds_begin(monkeypatch):
+    """Rounds leave large arrays behind; what is imported and traced before stays."""
+    from tffcl import program
+
+    usual, seen = gc.get_threshold(), []
+    monkeypatch.setattr(entry, "_USUAL", (500, 5, 5))
+    monkeypatch.setattr(program, "run_program", lambda *_, **__: seen.append(gc.get_threshold()))
+
+    @click.command()
+    @fedseit_flags
+    def command(**flags):
+        seen.append(gc.get_threshold())
+        running.learn(FedSeITOptions(**flags), None, None, None, pathlib.Path("nowhere"), {})
+
+    with pytest.raises(SystemExit) as ended:
+        entry.exit_with(command, args=[])
+    gc.set_threshold(*usual)
+    assert ended.value.code == 0
+    assert seen[0][0] > 50_000
+    assert seen[1] == (500, 5, 5)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tffcl import reports
 from tffcl.commands import base_privacy
-from tffcl.commands.entry import say
+from tffcl.commands.entry import collect_as_usual, say
 from tffcl.commands.run_options import RunOptions
 from tffcl.errors import RunError, run_exists
 
@@ -109,6 +109,7 @@ def learn(
     """
     from tffcl import program
 
+    collect_as_usual()
     program.run_program(
         process,
         data,
