@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import pathlib
 import sys
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from tffcl import runtime
 
 quiet.quiet_logs()  # before any test module imports TensorFlow
-gc.set_threshold(100_000)  # as `tffcl.commands.entry` has it until rounds begin: tests trace most of the time
 
 
 def pytest_configure(config: pytest.Config) -> None:

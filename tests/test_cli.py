@@ -215,7 +215,8 @@ def test_garbage_is_collected_seldom_until_rounds_begin(monkeypatch):
 
     with pytest.raises(SystemExit) as ended:
         entry.exit_with(command, args=[])
+    after = gc.get_threshold()
     gc.set_threshold(*usual)
     assert ended.value.code == 0
     assert seen[0][0] > 50_000
-    assert seen[1] == (500, 5, 5)
+    assert seen[1] == after == (500, 5, 5)

@@ -39,6 +39,8 @@ def exit_with(command: click.Command, name: str = "tffcl", args: Optional[Sequen
     except click.Abort:
         click.echo(f"{name}: interrupted; --resume with the same flags and --output-dir goes on", err=True)
         sys.exit(INTERRUPTED)
+    finally:
+        collect_as_usual()
 
 
 def collect_as_usual() -> None:
