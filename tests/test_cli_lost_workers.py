@@ -8,10 +8,10 @@ from serving import Accident, assert_same_results, children, events, needs_netwo
 
 pytestmark = [needs_network, pytest.mark.slow]
 
-# Two clients: their sums are the same to the bit, whoever makes them.
+# Two clients: their sums are the same to the bit, whoever makes them. A round takes long enough to be hit in its midst.
 RUN = (
     "run", "fedseit", "--method", "fedavg", "--dataset", "sample", "--num-clients", "2", "--num-tasks", "2",
-    "--num-rounds", "2", "--num-epochs", "10", "--patience", "0", "--evaluate-every", "task", "--output-dir", "run",
+    "--num-rounds", "2", "--num-epochs", "30", "--patience", "0", "--evaluate-every", "task", "--output-dir", "run",
 )  # fmt: skip
 
 
