@@ -211,10 +211,12 @@ def test_garbage_is_collected_seldom_until_rounds_begin(monkeypatch):
     @fedseit_flags
     def command(**flags):
         seen.append(gc.get_threshold())
-        running.learn(FedSeITOptions(**flags), None, None, None, pathlib.Path("nowhere"), {})
+        options = FedSeITOptions(**flags)
+        with running.open_runtime(options):
+            running.learn(options, None, None, None, pathlib.Path("nowhere"), {})
 
     with pytest.raises(SystemExit) as ended:
-        entry.exit_with(command, args=[])
+        entry.exit_with(command, args=["--runtime", "in-process"])
     after = gc.get_threshold()
     gc.set_threshold(*usual)
     assert ended.value.code == 0

@@ -47,6 +47,7 @@ def open_runtime(options: RunOptions) -> contextlib.AbstractContextManager:
     """The TFF runtime of --runtime, to be entered."""
     from tffcl import runtime
 
+    collect_as_usual()  # rounds come now, of pre-training or of the run
     base_privacy.check_environment(options)
     if options.runtime == "in-process":
         return runtime.in_process()
@@ -109,7 +110,6 @@ def learn(
     """
     from tffcl import program
 
-    collect_as_usual()
     program.run_program(
         process,
         data,
