@@ -69,9 +69,8 @@ def build_confedmade(options: ConFedMADEOptions, input_size: int, num_foreign: i
         # Line 14: B goes to the server where the mask and M let it through.
         decomposition=confedmade.decomposition_of(options),
         seed=options.seed,
-        **base_privacy.aggregator_of(
-            options
-        ),  # the mean over the senders, unless --dp-base-clip asks for noise
+        # The mean over the senders, unless --dp-base-clip asks for noise.
+        **base_privacy.aggregator_of(options),
     )
 
 

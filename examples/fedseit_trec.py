@@ -74,9 +74,8 @@ def build_fedseit(options: FedSeITOptions, embedding_size: int, num_foreign: int
             share_dense=options.share_dense,  # DLS
         ),
         seed=options.seed,
-        **base_privacy.aggregator_of(
-            options
-        ),  # the mean over the senders, unless --dp-base-clip asks for noise
+        # The mean over the senders, unless --dp-base-clip asks for noise.
+        **base_privacy.aggregator_of(options),
     )
 
 

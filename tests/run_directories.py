@@ -22,7 +22,10 @@ class StopAfter:
     def report(self, event):
         self.count -= 1
         if self.count == 0:
-            raise StopError
+            self.happen()
+
+    def happen(self):
+        raise StopError
 
     def close(self):
         pass

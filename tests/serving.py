@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import pathlib
 import re
 import signal
@@ -105,22 +104,14 @@ def serve(*args: object, **options: tuple[str, ...]) -> Iterator[Served]:
 
 def is_running(pid: int) -> bool:
     """Whether a process is there and not merely waiting for its parent to ask how it ended."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return processes.cpu_seconds(pid) is not None
 
 
-def resident_bytes(pid: int) -> int:
-    """Bytes of a process that are in memory."""
-    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def is_gone_soon(pid: int) -> bool:
+def is_gone_soon(pid: int, seconds: float = 20.0) -> bool:
     """Whether a process has ended, or does within seconds."""
 
     with contextlib.suppress(AssertionError):
-        wait_until(lambda: not is_running(pid), str, 20.0)
+        wait_until(lambda: not is_running(pid), str, seconds)
     return not is_running(pid)
 
 

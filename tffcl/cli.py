@@ -17,7 +17,7 @@ from tffcl.commands import (
     fil_ver_flags,
     fil_ver_tables,
 )
-from tffcl.commands.run_options import flag_of
+from tffcl.commands.run_options import as_flags
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -111,9 +111,14 @@ def reproduce_fedseit(
     """Table 2 of the FedSeIT paper. Stopped and given again, it goes on where it was."""
     from tffcl.commands import reproduce_fedseit as command
 
-    schedule = ["--num-rounds", str(num_rounds), "--num-epochs", str(num_epochs)]
-    schedule += ["--data-dir", data_dir] if data_dir else []
-    schedule += ["--embeddings", embeddings] if embeddings else []
+    schedule = as_flags(
+        {
+            "num_rounds": num_rounds,
+            "num_epochs": num_epochs,
+            "data_dir": data_dir or None,
+            "embeddings": embeddings or None,
+        }
+    )
     command.reproduce(
         datasets or command.DATASETS,
         variants or tuple(command.VARIANTS),
@@ -162,9 +167,7 @@ def reproduce_confedmade(
     """
     from tffcl.commands import reproduce_confedmade as command
 
-    named = [(flag_of(name), str(value)) for name, value in schedule.items() if value is not None]
-    whole = [text for pair in named for text in pair] + list(flags)
-    command.reproduce(number, rows, seeds, whole, output_dir, jobs)
+    command.reproduce(number, rows, seeds, [*as_flags(schedule), *flags], output_dir, jobs)
 
 
 @reproduce.command("fil-ver")
@@ -198,9 +201,7 @@ def reproduce_fil_ver(
     """
     from tffcl.commands import reproduce_fil_ver as command
 
-    named = [(flag_of(flag), value) for flag, value in places.items() if value is not None]
-    whole = [text for pair in named for text in pair] + list(flags)
-    command.reproduce(name, rows, seeds, whole, output_dir, jobs)
+    command.reproduce(name, rows, seeds, [*as_flags(places), *flags], output_dir, jobs)
 
 
 @tffcl.command()

@@ -210,11 +210,8 @@ def test_a_task_with_nobody_leaves_the_model_as_it_is():
     [
         ("none", set(), {}),
         ("sampled", {rehearsing.SIZE}, {}),
-        (
-            "sampled",
-            {rehearsing.SIZE},
-            OTHER_PARTS,
-        ),  # of which the noise has a secret, which stays where it is
+        # The noise has a secret, which stays where it is.
+        ("sampled", {rehearsing.SIZE}, OTHER_PARTS),
         ("stats", {2 * rehearsing.SIZE}, EVERYTHING),
         ("embeddings", {rehearsing.SIZE}, {}),
     ],

@@ -2,18 +2,16 @@
 
 import gzip
 import hashlib
-import importlib.util
 import pathlib
 
 import numpy as np
 import pytest
+from loading import module_at
 
 from tffcl.datasets import ImageDataset, available, download, image_download, load_images
 from tffcl.errors import DatasetError
 
-_SPEC = importlib.util.spec_from_file_location("idx", pathlib.Path(__file__).with_name("idx.py"))
-idx = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(idx)
+idx = module_at(pathlib.Path(__file__).with_name("idx.py"))
 
 
 def write_mnist(folder, zipped=True, train_labels=(3, 1, 9), test_labels=(0, 2)):

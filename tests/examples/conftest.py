@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 import subprocess
 import sys
 
 import pytest
+from loading import module_at
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
@@ -32,7 +32,4 @@ def run_example(request, folder):
 @pytest.fixture(scope="module")
 def example(request):
     """The example that the test's module names, as a module here: what it builds is in reach, and `main` runs it."""
-    spec = importlib.util.spec_from_file_location("tffcl_tests_example", EXAMPLES / request.module.EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(EXAMPLES / request.module.EXAMPLE)

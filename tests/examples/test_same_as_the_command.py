@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 import types
 
 import pytest
+from loading import module_at
 
 from tffcl import algorithms, program
 from tffcl.errors import RunError
@@ -17,10 +17,7 @@ NOISED = ("--dp-base-clip", "0.5", "--dp-base-noise", "4", "--client-dir", "clie
 
 
 def _module(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(EXAMPLES / f"{name}.py")
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 import types
 
 import pytest
+from loading import module_at
 
 
 @pytest.fixture(scope="session")
 def tiny() -> types.ModuleType:
     """The module tiny.py beside this file; loaded by path, since tests are no package."""
-    path = pathlib.Path(__file__).with_name("tiny.py")
-    spec = importlib.util.spec_from_file_location("tffcl_tests_tiny", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(pathlib.Path(__file__).with_name("tiny.py"))
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from serving import resident_bytes
 
 from tffcl import errors, runtime
 from tffcl.runtime import in_process_runtime, plans
+from tffcl.runtime.processes import resident_bytes
 
 _VECTOR = tff.TensorType(np.float32, [None])
 _INT = tff.TensorType(np.int32)
@@ -252,9 +252,8 @@ def test_nothing_is_compiled_again_and_memory_does_not_grow():
                 for call in range(30):
                     compute([vectors[0][: 500_000 - call]] * (1 + call % 4))
                 assert len(in_process_runtime._plans._planner._cache) == graphs
-                assert (
-                    resident_bytes(os.getpid()) - before < 16e6
-                )  # 90 variables and results of 2 MB each are not kept
+                # 90 variables and results of 2 MB each are not kept.
+                assert resident_bytes(os.getpid()) - before < 16e6
     assert compiler.call_count == 1
 
 

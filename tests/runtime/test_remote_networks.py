@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 import pathlib
 import re
@@ -16,6 +15,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 from command_line import once, runs, small_vectors
+from loading import module_at
 from serving import Accident, Served, assert_same_results, children, events, is_gone_soon
 
 from tffcl import errors, reports, runtime
@@ -142,9 +142,7 @@ def test_a_machine_that_was_cut_off_before_is_one_clear_line(machines, monkeypat
 @pytest.fixture(name="example")
 def _example():
     """The example of FedSeIT as a program in this process."""
-    spec = importlib.util.spec_from_file_location("tffcl_tests_fedseit_example", _EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_at(_EXAMPLE)
     with pytest.MonkeyPatch.context() as patch:
         # What takes most of a short run's time and is the same each time.
         patch.setattr(module, "build_fedseit", once(module.build_fedseit))

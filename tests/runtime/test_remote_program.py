@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import os
 import pathlib
@@ -12,7 +11,8 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
-from run_directories import history
+from loading import module_at
+from run_directories import StopAfter, history
 
 from tffcl import runtime
 from tffcl.errors import RunError
@@ -25,10 +25,7 @@ _TINY = pathlib.Path(__file__).parents[1] / "program" / "tiny.py"
 
 @pytest.fixture(name="tiny", scope="module")
 def _tiny():
-    spec = importlib.util.spec_from_file_location("tffcl_tests_tiny_for_remote", _TINY)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(_TINY)
 
 
 @pytest.fixture(name="process", scope="module")
@@ -46,23 +43,16 @@ def _straight(tiny, process, tmp_path_factory):
     return history(folder)
 
 
-class KillAfter:
+class KillAfter(StopAfter):
     """A reporter that kills workers after some events."""
 
     def __init__(self, count, workers):
-        self.count, self.workers = count, workers
+        super().__init__(count)
+        self.workers = workers
 
-    def start(self, num_tasks, num_rounds, past):
-        pass
-
-    def report(self, event):
-        self.count -= 1
-        if self.count == 0:
-            for worker in self.workers:
-                os.kill(worker.pid, signal.SIGKILL)
-
-    def close(self):
-        pass
+    def happen(self):
+        for worker in self.workers:
+            os.kill(worker.pid, signal.SIGKILL)
 
 
 def assert_same(found, expected):

@@ -12,10 +12,12 @@ import threading
 import time
 
 import pytest
-from serving import is_running
+from serving import is_gone_soon, is_running
 
 from tffcl import errors
 from tffcl.runtime import worker as worker_lib
+
+_SOON = 10.0  # seconds until a worker has to be gone
 
 _START = """
 import os, signal, sys, threading, time
@@ -23,15 +25,6 @@ from tffcl.runtime.worker import Worker
 worker = Worker()
 print(worker.pid, flush=True)
 """
-
-
-def _is_gone_soon(pid: int, seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while is_running(pid):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def _start_script(ending: str) -> tuple[subprocess.Popen, int]:
@@ -61,7 +54,7 @@ ENDINGS = {
 def test_worker_is_gone_after_the_process_ends(ending):
     process, worker_pid = _start_script(ending)
     process.communicate(timeout=30)  # returns only when nobody holds the pipes any more, the worker included
-    assert _is_gone_soon(worker_pid)
+    assert is_gone_soon(worker_pid, _SOON)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
@@ -77,7 +70,7 @@ def test_worker_is_gone_after_a_signal(number):
     process.send_signal(number)
     process.communicate(timeout=30)
     assert process.returncode != 0
-    assert _is_gone_soon(worker_pid)
+    assert is_gone_soon(worker_pid, _SOON)
 
 
 def test_worker_outlives_the_thread_that_asked_for_it():
@@ -106,7 +99,7 @@ def test_worker_outlives_a_forked_child():
     process, worker_pid = _start_script(ending)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 0, stderr
-    assert _is_gone_soon(worker_pid)
+    assert is_gone_soon(worker_pid, _SOON)
 
 
 def test_two_workers_have_two_ports_and_close_ends_each():
@@ -135,7 +128,7 @@ def test_describe_says_how_the_worker_ended():
     with worker_lib.Worker() as worker:
         assert f"(pid {worker.pid}) does not answer" in worker.describe()
         os.kill(worker.pid, signal.SIGKILL)
-        assert _is_gone_soon(worker.pid)
+        assert is_gone_soon(worker.pid, _SOON)
         assert "SIGKILL (out of memory?)" in worker.describe()
         assert "\n" not in worker.describe()
 
@@ -158,7 +151,7 @@ def test_a_worker_that_never_answers_is_given_up_and_ended(monkeypatch, tmp_path
     _with_program(monkeypatch, tmp_path, f"echo $$ > {pid_file}; exec sleep 60")
     with pytest.raises(errors.RunError, match="did not answer within 0.5 s"):
         worker_lib.Worker(start_timeout=0.5)
-    assert _is_gone_soon(int(pid_file.read_text()))
+    assert is_gone_soon(int(pid_file.read_text()), _SOON)
 
 
 def test_environment_of_a_worker(monkeypatch):

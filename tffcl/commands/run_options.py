@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Optional, TypeVar
 
 import click
@@ -37,6 +37,17 @@ def flag_of(name: str) -> str:
     '--num-rounds'
     """
     return "--" + name.replace("_", "-")
+
+
+def as_flags(fields: Mapping[str, Any]) -> list[str]:
+    """What `RunOptions.parse` takes for some fields; nothing for those that are None.
+
+    >>> as_flags({"num_rounds": 3, "data_dir": None})
+    ['--num-rounds', '3']
+    """
+    return [
+        text for name, value in fields.items() if value is not None for text in (flag_of(name), str(value))
+    ]
 
 
 DATA_DIR = click.option(

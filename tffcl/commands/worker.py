@@ -22,7 +22,6 @@ _BUSY_SHARE = 0.05  # of a core, from which the worker is busy
 # Less than this is somebody who asks whether the worker is there.
 _TOLD_BYTES, _TOLD_CPU_SECONDS = 64 * 1024, 0.5
 
-
 _EVERYWHERE = ("0.0.0.0", "::")
 _CHECK_SECONDS = 10.0
 
