@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tffcl.errors import ContractError
 from tffcl.program import ClientStore, merge, project
+from tffcl.transfers import shelf
 
 STATE = OrderedDict(a=np.float32(1), b=np.ones(2, np.float32), c=np.int32(3))
 
@@ -45,8 +46,34 @@ def test_store_keeps_clients_apart():
     assert store.project([2], kind("a")) == [{"a": 5}]
 
 
-def test_a_store_says_how_large_a_state_is_and_how_often_it_changed():
+def test_a_store_says_how_large_a_state_is_and_how_often_each_entry_changed():
     store = ClientStore([STATE, STATE])
-    assert (store.num_bytes(0), store.version(0)) == (16, 0)
+    assert (store.num_bytes(0), store.versions(0)) == (16, {"a": 0, "b": 0, "c": 0})
     store.merge([0], [{"b": np.zeros(5, np.float32)}])
-    assert (store.num_bytes(0), store.version(0), store.version(1)) == (28, 1, 0)
+    assert (store.num_bytes(0), store.versions(0)) == (28, {"a": 0, "b": 1, "c": 0})
+    assert store.versions(1) == {"a": 0, "b": 0, "c": 0}
+
+
+def test_nothing_is_read_or_written_but_what_a_computation_takes_and_returns(monkeypatch):
+    """Past tasks, which a round does not touch, may be many times what it does."""
+    monkeypatch.setattr(shelf, "MEMORY_BYTES", 0)
+    store = ClientStore([STATE, STATE])
+    touched = []
+    for name in ("__getitem__", "__setitem__"):
+        plain = getattr(shelf.Shelf, name)
+        monkeypatch.setattr(
+            shelf.Shelf,
+            name,
+            lambda self, key, *value, plain=plain: touched.append(key) or plain(self, key, *value),
+        )
+    store.project([1], kind("a"))
+    store.merge([1], [{"c": np.int32(5)}])
+    assert list(store.entries(0, ["b"])) == ["b"]
+    assert touched == [(1, "a"), (1, "c"), (0, "b")]
+
+
+def test_an_entry_that_the_state_lacks_is_not_merged():
+    store = ClientStore([STATE])
+    with pytest.raises(ContractError, match="returned the entry 'x'"):
+        store.merge([0], [{"a": np.float32(9), "x": 1}])
+    assert store[0]["a"] == 1

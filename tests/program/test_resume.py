@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 import os
 import pathlib
 import shutil
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from run_directories import StopAfter, StopError, history, results
 
@@ -133,19 +135,34 @@ def test_only_the_last_two_checkpoints_stay(straight):
     assert [name for name in names if name[0].isdigit()] == [
         f"{step:08d}.{ending}" for step in steps for ending in ("json", "npz")
     ]
-    # What entered the knowledge base with each task stays; of each client, the last two states at the most.
+    # What entered the knowledge base with each task stays; of each client, what a state in use has entries in.
     assert [name for name in names if name.startswith("knowledge")] == [
         f"knowledge-{entries:06d}.npz" for entries in (0, 3, 6, 9)
     ]
     of_clients = [name for name in names if name.startswith("client")]
     assert {name.split("-")[1] for name in of_clients} == {"0000", "0001", "0002"}
-    assert len(of_clients) <= 6
+    used = {
+        name
+        for step in steps
+        for parts in json.loads((straight / "checkpoints" / f"{step:08d}.json").read_text())["clients"]
+        for name, _ in parts
+    }
+    assert set(of_clients) == used
+    assert len(of_clients) <= 3 * 3  # written when the task began, in the last round, and in the end
 
 
-def test_a_round_writes_the_states_of_those_that_took_part_and_nothing_of_the_knowledge_base(
+def test_a_checkpoint_of_another_format_is_one_clear_line(tiny, process, stopped, tmp_path):
+    folder = stopped(5, tmp_path)
+    for path in (folder / "checkpoints").glob("*.json"):
+        path.write_text(json.dumps(dict(json.loads(path.read_text()), format=2)))
+    with pytest.raises(RunError, match="a checkpoint of another version of tffcl: format 2, expected 3"):
+        tiny.run(process, folder, clients_per_round=2, resume=True)
+
+
+def test_a_round_writes_what_changed_at_those_that_took_part_and_nothing_of_the_knowledge_base(
     tiny, process, tmp_path
 ):
-    written = []
+    written, entries = [], {}
 
     class Watch:
         """Names of the files that stand after each event."""
@@ -154,7 +171,9 @@ def test_a_round_writes_the_states_of_those_that_took_part_and_nothing_of_the_kn
             pass
 
         def report(self, event):
-            written.append((event, {path.name for path in (tmp_path / "run/checkpoints").iterdir()}))
+            paths = list((tmp_path / "run/checkpoints").iterdir())
+            written.append((event, {path.name for path in paths}))
+            entries.update({path.name: set(np.load(path)) for path in paths if "client" in path.name})
 
         def close(self):
             pass
@@ -162,8 +181,11 @@ def test_a_round_writes_the_states_of_those_that_took_part_and_nothing_of_the_kn
     tiny.run(process, tmp_path / "run", clients_per_round=1, reporters=[Watch()])
     for (_, before), (event, after) in itertools.pairwise(written):
         if event["event"] == "round" and event["round"] > 0:
-            new = {name.rsplit("-", 1)[0] for name in after - before if not name[0].isdigit()}
-            assert new == {f"client-{client:04d}" for client in event["participants"]}
+            new = {name for name in after - before if not name[0].isdigit()}
+            assert {name.rsplit("-", 1)[0] for name in new} == {
+                f"client-{client:04d}" for client in event["participants"]
+            }
+            assert [entries[name] for name in new] == [set(tiny.TinyWork.train_writes)] * len(new)
 
 
 def test_without_room_in_memory_the_results_are_the_same(tiny, process, straight, tmp_path, monkeypatch):

@@ -1,15 +1,16 @@
 """Checkpoints: the whole state of a run, written so that every kind of end leaves a usable one behind.
 
-A checkpoint is files in one folder, all of arrays without pickle: the server's state (`STEP.npz`), the state of each
-client as it was when it last changed (`client-NUMBER-STEP.npz`), what entered the knowledge base with each task
-(`knowledge-ENTRIES.npz`, never written again), and last of all a manifest (`STEP.json`) with the checksums of them all.
-So a round writes what has changed in it, whatever the number of clients and entries. A checkpoint without a manifest
-does not exist; one whose files do not have these sums is passed over for the one before it.
+A checkpoint is files in one folder, all of arrays without pickle: the server's state (`STEP.npz`), the entries of each
+client's state as they were when they last changed (`client-NUMBER-STEP.npz`), what entered the knowledge base with each
+task (`knowledge-ENTRIES.npz`, never written again), and last of all a manifest (`STEP.json`) with the checksums of them
+all. So a round writes what has changed in it, whatever the number of clients, past tasks and entries. A checkpoint
+without a manifest does not exist; one whose files do not have these sums is passed over for the one before it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import pathlib
 import zlib
@@ -27,8 +28,38 @@ from tffcl.program.state import RunState
 from tffcl.transfers import KnowledgeBase, archive
 
 _KEPT = 2
-_FORMAT = 2
+_FORMAT = 3
 _log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A file with some entries of a client's state, as they were at its step."""
+
+    name: str
+    checksum: str
+    entries: frozenset[str]
+
+
+@dataclasses.dataclass
+class _Saved:
+    """Where a client's state lies: in a later part what stands in an earlier one, too, is newer."""
+
+    parts: list[_Part] = dataclasses.field(default_factory=list)
+    versions: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def add(self, part: _Part) -> None:
+        """One more part; those of which nothing counts any longer go."""
+        self.parts.append(part)
+        newer: set[str] = set()
+        for one in reversed(list(self.parts)):
+            if one.entries <= newer:
+                self.parts.remove(one)
+            newer |= one.entries
+
+    def files(self) -> list[tuple[str, str]]:
+        """Name and checksum of every part."""
+        return [(part.name, part.checksum) for part in self.parts]
 
 
 class Checkpoints:
@@ -36,7 +67,7 @@ class Checkpoints:
 
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
-        self._clients: dict[int, tuple[int, str, str]] = {}  # version of a client's state, name and checksum
+        self._clients: dict[int, _Saved] = {}
         self._knowledge: list[tuple[int, str, str]] = []  # entries up to a file's end, its name and checksum
 
     def save(self, state: RunState, history_size: int) -> None:
@@ -69,7 +100,7 @@ class Checkpoints:
             "selections": state.selections,
             "history_size": history_size,
             "server": server,
-            "clients": [self._clients[client][1:] for client in range(len(state.store))],
+            "clients": [self._clients[client].files() for client in range(len(state.store))],
             "knowledge": self._knowledge,
         }
         write_json(self._folder / f"{step:08d}.json", manifest)
@@ -104,34 +135,45 @@ class Checkpoints:
     def _read(self, path: pathlib.Path, template: RunState) -> tuple[RunState, int]:
         manifest = read_json(path)
         try:
+            if manifest["format"] != _FORMAT:
+                raise RunError(
+                    f"{path} is a checkpoint of another version of tffcl: format {manifest['format']}, "
+                    f"expected {_FORMAT}"
+                )
             files = _files(manifest)
             for name, checksum in files:
                 if _checksum(self._folder / name) != checksum:
                     raise RunError(
                         f"{self._folder / name} is damaged: it is not what its checkpoint tells of"
                     )
-            clients = [name for name, _ in manifest["clients"]]
+            saved: dict[int, _Saved] = {}
             state = RunState(
                 _server_state(archive.read(self._folder / manifest["server"][0]), template),
-                ClientStore(self._client_states(clients, template)),
+                ClientStore(self._client_states(manifest["clients"], template, saved)),
                 KnowledgeBase.load(*(self._folder / name for _, name, _ in manifest["knowledge"])),
                 **{name: manifest[name] for name in ("selections", "task", "round", "fresh")},
             )
-            self._clients = {
-                client: (state.store.version(client), *one) for client, one in enumerate(manifest["clients"])
-            }
+            for client, one in saved.items():
+                one.versions = state.store.versions(client)
+            self._clients = saved
             self._knowledge = [tuple(one) for one in manifest["knowledge"]]
             return state, manifest["history_size"]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{path} is no checkpoint of this run ({error!r})") from error
 
-    def _client_states(self, names: list[str], template: RunState) -> Iterator[OrderedDict]:
-        """The states of all clients, read one by one."""
-        if len(names) != len(template.store):
-            raise ValueError(f"{len(names)} clients, expected {len(template.store)}")
-        for client, name in enumerate(names):
-            arrays = archive.read(self._folder / name)
-            yield OrderedDict((entry, arrays[entry]) for entry in template.store[client])
+    def _client_states(
+        self, clients: list[list[tuple[str, str]]], template: RunState, saved: dict[int, _Saved]
+    ) -> Iterator[OrderedDict]:
+        """The states of all clients, read one by one; `saved` gets what each was read from."""
+        if len(clients) != len(template.store):
+            raise ValueError(f"{len(clients)} clients, expected {len(template.store)}")
+        for client, files in enumerate(clients):
+            arrays, saved[client] = {}, _Saved()
+            for name, checksum in files:
+                part = archive.read(self._folder / name)
+                saved[client].add(_Part(name, checksum, frozenset(part)))
+                arrays.update(part)
+            yield OrderedDict((entry, arrays[entry]) for entry in template.store.versions(client))
 
     def _write(self, written: list[pathlib.Path], name: str, arrays: archive.Named) -> tuple[str, str]:
         """Name and checksum of a new file."""
@@ -141,12 +183,16 @@ class Checkpoints:
         return name, _checksum(path)
 
     def _save_clients(self, written: list[pathlib.Path], step: int, store: ClientStore) -> None:
-        """A file for each client whose state has changed since it was last written."""
+        """A file for each client that has entries which changed since they were last written, with these."""
         for client in range(len(store)):
-            version = store.version(client)
-            if client not in self._clients or self._clients[client][0] != version:
+            saved = self._clients.setdefault(client, _Saved())
+            versions = store.versions(client)
+            changed = [entry for entry, version in versions.items() if saved.versions.get(entry) != version]
+            if changed:
                 name = f"client-{client:04d}-{step:08d}.npz"
-                self._clients[client] = (version, *self._write(written, name, store[client]))
+                name, checksum = self._write(written, name, store.entries(client, changed))
+                saved.add(_Part(name, checksum, frozenset(changed)))
+                saved.versions = versions
 
     def _save_knowledge(self, written: list[pathlib.Path], base: KnowledgeBase) -> None:
         """A file of the entries that are in none yet; one even if there are none."""
@@ -192,8 +238,9 @@ class Checkpoints:
 
 def _files(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Name and checksum of every file of a checkpoint."""
+    clients = [part for parts in manifest["clients"] for part in parts]
     knowledge = [one[1:] for one in manifest["knowledge"]]
-    return [(name, checksum) for name, checksum in (manifest["server"], *manifest["clients"], *knowledge)]
+    return [(name, checksum) for name, checksum in (manifest["server"], *clients, *knowledge)]
 
 
 def _server_arrays(state: RunState) -> dict[str, np.ndarray]:
