@@ -96,3 +96,10 @@ def test_the_context_of_a_worker_is_set_and_the_worker_ends_with_the_program(lin
 def test_it_ends_quietly(ended, lines):
     assert lines[5:] == [""]
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_program_that_enters_no_runtime_ends_in_silence():
+    """What TFF makes when it is imported is let go of in time: else Python tells of an exception in a destructor."""
+    code = "from tffcl.runtime import quiet_logs; quiet_logs(); from tffcl import models; print(models.MADE.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "MADE\n", "")

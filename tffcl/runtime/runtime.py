@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import abc
-import atexit
-import functools
-import gc
 from typing import Any, TypeVar
 
 import tensorflow_federated as tff
@@ -26,7 +23,6 @@ class Runtime(abc.ABC):
     def __init__(self, context: Any) -> None:
         self.context = context
         self._installed: list[Any] = []
-        _drop_stock_context_at_exit()
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -48,23 +44,3 @@ class Runtime(abc.ABC):
             self._installed.pop().__exit__(*exc_info)
         finally:
             self.close()
-
-
-class _Ended(tff.framework.SyncContext):
-    def invoke(self, comp: Any, arg: Any) -> Any:
-        raise RuntimeError("the process is ending: nothing is computed any more")
-
-
-def _drop_stock_context() -> None:
-    tff.framework.set_default_context(_Ended())
-    gc.collect()
-
-
-@functools.cache
-def _drop_stock_context_at_exit() -> None:
-    """Lets go of TFF's default context before the interpreter takes its modules down.
-
-    That context's destructor looks for `subprocess` among its globals; left to the very end of the process it finds
-    None, and Python prints a traceback that says nothing.
-    """
-    atexit.register(_drop_stock_context)
