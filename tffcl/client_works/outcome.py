@@ -17,6 +17,20 @@ def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
 
 
+def chosen(condition: tf.Tensor, new: Tensors, old: Tensors) -> dict[str, tf.Tensor]:
+    """The tensors of `new` where a bool scalar holds, else those of `old` by the same names.
+
+    `tf.where` would walk through every entry of both; here one of the two is handed on as it is.
+    """
+    names = list(new)
+    values = tf.cond(
+        condition,
+        lambda: [tf.identity(new[name]) for name in names],
+        lambda: [tf.identity(old[name]) for name in names],
+    )
+    return dict(zip(names, values))
+
+
 def settle(
     trained: Tensors,
     state: Tensors,
@@ -41,7 +55,7 @@ def settle(
     """
     examples = num_examples(train)
     present = tf.logical_and(finite, examples > 0)
-    kept = {name: tf.where(present, value, state[name]) for name, value in trained.items()}
+    kept = chosen(present, trained, state)
     sent = tf.logical_and(sent, present)
     update = OrderedDict(delta=tf.where(sent, upload - shared, 0.0), sent=sent)
     weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tffcl import errors
 from tffcl.client_works.fisher import Measure
-from tffcl.client_works.outcome import all_finite
+from tffcl.client_works.outcome import all_finite, chosen
 from tffcl.client_works.penalties import Penalty, Tensors, Term
 
 # None, one penalty, or several.
@@ -92,8 +92,7 @@ class Penalised:
         for penalty in self._penalties:
             new = penalty.end_task(state, kernels, fisher)
             if new:
-                finite = all_finite(new.values())
-                changed.update({name: tf.where(finite, value, state[name]) for name, value in new.items()})
+                changed.update(chosen(all_finite(new.values()), new, state))
         return changed
 
 
