@@ -4,7 +4,8 @@ A checkpoint is files in one folder, all of arrays without pickle: the server's 
 client's state as they were when they last changed (`client-NUMBER-STEP.npz`), what entered the knowledge base with each
 task (`knowledge-ENTRIES.npz`, never written again), and last of all a manifest (`STEP.json`) with the checksums of them
 all. So a round writes what has changed in it, whatever the number of clients, past tasks and entries. A checkpoint
-without a manifest does not exist; one whose files do not have these sums is passed over for the one before it.
+without a manifest does not exist; one whose files do not have these sums, or whose arrays do not have those of their
+files, is passed over for the one before it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import contextlib
 import dataclasses
 import logging
 import pathlib
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
@@ -142,7 +142,7 @@ class Checkpoints:
                 )
             files = _files(manifest)
             for name, checksum in files:
-                if _checksum(self._folder / name) != checksum:
+                if archive.checksum(self._folder / name) != checksum:
                     raise RunError(
                         f"{self._folder / name} is damaged: it is not what its checkpoint tells of"
                     )
@@ -180,7 +180,7 @@ class Checkpoints:
         path = self._folder / name
         written.append(path)
         archive.write(path, arrays)
-        return name, _checksum(path)
+        return name, archive.checksum(path)
 
     def _save_clients(self, written: list[pathlib.Path], step: int, store: ClientStore) -> None:
         """A file for each client that has entries which changed since they were last written, with these."""
@@ -201,7 +201,7 @@ class Checkpoints:
             path = self._folder / f"knowledge-{len(base):06d}.npz"
             written.append(path)
             base.save(path, first)
-            self._knowledge.append((len(base), path.name, _checksum(path)))
+            self._knowledge.append((len(base), path.name, archive.checksum(path)))
 
     def _steps(self) -> list[int]:
         return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdecimal())
@@ -262,15 +262,3 @@ def _server_state(arrays: dict[str, np.ndarray], template: RunState) -> Any:
             raise ValueError(f"server state: expected {old.dtype}{old.shape}, found {leaf.dtype}{leaf.shape}")
         leaves.append(leaf)
     return tree.unflatten_as(template.server, leaves)
-
-
-def _checksum(path: pathlib.Path) -> str:
-    """CRC-32: it has to find what a crash or a bad disk does, and a round should not wait long for it."""
-    total = 0
-    try:
-        with open(path, "rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                total = zlib.crc32(block, total)
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
-    return f"{total:08x}"

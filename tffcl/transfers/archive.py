@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
+import struct
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Union
 
 import numpy as np
@@ -54,18 +57,56 @@ def _save(file: IO[bytes], arrays: Named) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """All arrays of a file.
+    """All arrays of a file, each compared with its CRC-32.
 
     Raises:
-      RunError: no such file, or one that is cut short or of another kind.
+      RunError: no such file, or one that is damaged, cut short or of another kind.
     """
+    with _opened(path) as archive:
+        return {
+            member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()
+        }
+
+
+def checksum(path: str | os.PathLike[str]) -> str:
+    """CRC-32 of the names, sizes and CRC-32s of all arrays, from the file's directory: no array is read.
+
+    Of files with the same checksum those that can be read hold the same.
+
+    Raises:
+      RunError: no such file, or one whose directory is damaged.
+    """
+    with _opened(path) as archive:
+        members = [(one.filename, one.file_size, one.CRC) for one in archive.infolist()]
+    return f"{zlib.crc32(repr(members).encode()):08x}"
+
+
+# What zipfile and numpy raise where a byte is not what was written, a wild number of entries among it.
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, TypeError, LookupError, AttributeError,
+    ArithmeticError, MemoryError, NotImplementedError, RuntimeError,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except OSError as error:
-        raise errors.RunError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, EOFError, ValueError, TypeError, AttributeError) as error:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except (OSError, *_DAMAGE) as error:
+        if (
+            isinstance(error, OSError) and error.errno != errno.EINVAL
+        ):  # that one is of a place before the file's start
+            raise errors.RunError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
         raise errors.RunError(f"{os.fspath(path)} is damaged, or no archive of arrays: {error}") from error
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as file:
+        array = np.lib.format.read_array(file, allow_pickle=False)
+        if file.read(1):  # the sum is compared when the last byte has been read
+            raise ValueError(f"{member.filename} is longer than its first bytes say")
+        return array
 
 
 def _sync_folder(folder: pathlib.Path) -> None:
