@@ -145,6 +145,20 @@ def test_prune_drops_what_is_not_larger_than_the_threshold():
     np.testing.assert_array_equal(kernels.prune(values, 0.0), values)
 
 
+@pytest.mark.parametrize("shape", [(5,), (2, 3), (0, 3)])
+def test_absolute_sum_is_that_of_two_operations_and_so_is_its_gradient(shape):
+    entries = tf.constant([-1.5, 0.0, 2.0, -0.0, 1e-9, -3.0])
+    values = tf.reshape(entries[: np.prod(shape)], shape)
+    found = []
+    for function in (kernels.absolute_sum, lambda v: tf.reduce_sum(tf.abs(v))):
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            total = 1e-4 * function(values)
+        found.append((total, tape.gradient(total, values)))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
 def test_soft_threshold_minimises_its_objective():
     grid = np.linspace(-3, 3, 60001)
     for value in (-2.0, -0.31, 0.0, 0.1, 0.3, 1.7):

@@ -28,7 +28,7 @@ from tffcl.client_works.pieces import PiecewiseVariable, Variables, read, variab
 from tffcl.client_works.retention import build_retention, penalty
 from tffcl.client_works.task_views import of_task
 from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop, num_examples
-from tffcl.layers.kernels import decomposed_kernel, foreign_sum, prune
+from tffcl.layers.kernels import absolute_sum, decomposed_kernel, foreign_sum, prune
 from tffcl.models.network import Network
 from tffcl.templates import ClientWork
 
@@ -260,11 +260,11 @@ class DecomposedWork(ClientWork):
         task_loss = tf.reduce_mean(losses)
         objective = task_loss
         if options.sparsity:
-            sizes = tf.abs(values["adaptive"])
+            adaptive = values["adaptive"]
             if network.num_patterns > 1 and connectivity is not None and options.connectivity_aware:
                 # With a single mask, what it leaves out of A is zero from the start and stays so.
-                sizes *= connectivity
-            l1 = tf.reduce_sum(tf.sigmoid(values["mask_logits"])) + tf.reduce_sum(sizes)
+                adaptive *= connectivity
+            l1 = tf.reduce_sum(tf.sigmoid(values["mask_logits"])) + absolute_sum(adaptive)
             objective += options.sparsity * l1
         if options.proximal:
             objective += 0.5 * options.proximal * tf.reduce_sum(tf.square(values["base"] - incoming))
@@ -273,7 +273,7 @@ class DecomposedWork(ClientWork):
             drift = penalty(
                 network.kernels, values["base"], state["past_mask_logits"], past, state["past_reference"]
             )
-            objective += options.retention * drift + options.sparsity * tf.reduce_sum(tf.abs(past))
+            objective += options.retention * drift + options.sparsity * absolute_sum(past)
         return objective, task_loss
 
     def _kernel(self, values: Tensors, state: Tensors) -> tf.Tensor:

@@ -61,7 +61,7 @@ def settle(
     weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)
     reported = OrderedDict(
         metrics,
-        sent=tf.math.count_nonzero(sent, dtype=tf.int32),
+        sent=tf.reduce_sum(tf.cast(sent, tf.int32)),
         non_finite=tf.cast(tf.logical_not(finite), tf.int32),
         learning_rate=kept["schedule"][0],
     )

@@ -182,6 +182,12 @@ def soft_threshold(values: tf.Tensor, threshold: float) -> tf.Tensor:
     return tf.sign(values) * tf.nn.relu(tf.abs(values) - threshold)
 
 
+@tf.custom_gradient
+def absolute_sum(values: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """The scalar sum |v|. Its gradient is one pass over the entries, where that of the two operations takes three."""
+    return tf.reduce_sum(tf.abs(values)), lambda upstream: upstream * tf.sign(values)
+
+
 def glorot_limit(shape: Sequence[int]) -> float:
     """Half the width of Glorot's uniform distribution for a kernel of this shape (last axes: in, out)."""
     receptive = math.prod(shape[:-2])
