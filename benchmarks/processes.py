@@ -41,15 +41,19 @@ class Memory:
         return processes.resident_bytes(own), sum(map(processes.resident_bytes, descendants(own)))
 
     def take_peak(self) -> tuple[int, int, int]:
-        """`peak`, which begins anew."""
+        """`peak`, which begins anew; what stands there now counts, however short the time since the last one was."""
+        self._look()
         taken, self.peak = self.peak, (0, 0, 0)
         return taken
 
     def _watch(self, seconds: float) -> None:
         while not self._end.wait(seconds):
-            own, others = self.now()
-            self.peak = tuple(map(max, self.peak, (own, others, own + others)))
-            self.highest = max(self.highest, own + others)
+            self._look()
+
+    def _look(self) -> None:
+        own, others = self.now()
+        self.peak = tuple(map(max, self.peak, (own, others, own + others)))
+        self.highest = max(self.highest, own + others)
 
     def close(self) -> None:
         """Ends the thread."""
