@@ -92,8 +92,7 @@ class Trainer:
             gradients = tape.gradient(loss, self.variables)
             return step + 1, self._adam.step(self._slots, state, self.variables, gradients, learning_rate)
 
-        steps = -(-len(self._rows) // size)
-        return tf.while_loop(lambda step, _: step < steps, one_step, (tf.constant(0), state))[1]
+        return tf.while_loop(lambda step, _: step < self._steps, one_step, (tf.constant(0), state))[1]
 
     def eager_epoch(self, learning_rate: float) -> None:
         """What `epoch` replaces: the same arithmetic batch by batch from Python, with Keras's Adam."""
@@ -106,12 +105,9 @@ class Trainer:
                 loss = self._loss(batch, connected(start // size % self._network.num_patterns))
             optimizer.apply_gradients(zip(tape.gradient(loss, self.variables), self.variables))
 
-    def products_epoch(self) -> None:
-        """The matrix products of an epoch and nothing else: what no loop over the same network can do without."""
-        self._products_epoch()
-
     @tf.function(autograph=False)
-    def _products_epoch(self) -> tf.Tensor:
+    def products_epoch(self) -> tf.Tensor:
+        """The matrix products of an epoch and nothing else: what no loop over the same network can do without."""
         size, total = self._schedule.batch_size, tf.constant(0.0)
         sides = self._network.config.masks.parts
         batches = [
@@ -128,8 +124,11 @@ class Trainer:
                     total += tf.matmul(leaving, kernels[name], transpose_b=True)[0, 0]
             return step + 1, total
 
-        steps = -(-len(self._rows) // size)
-        return tf.while_loop(lambda step, _: step < steps, one_step, (tf.constant(0), total))[1]
+        return tf.while_loop(lambda step, _: step < self._steps, one_step, (tf.constant(0), total))[1]
+
+    @property
+    def _steps(self) -> int:
+        return -(-len(self._rows) // self._schedule.batch_size)
 
     def _connectivity(self) -> Callable[[tf.Tensor | int], tf.Tensor]:
         """From a pattern's number to M; made once where there is one pattern."""

@@ -22,13 +22,7 @@ def chosen(condition: tf.Tensor, new: Tensors, old: Tensors) -> dict[str, tf.Ten
 
     `tf.where` would walk through every entry of both; here one of the two is handed on as it is.
     """
-    names = list(new)
-    values = tf.cond(
-        condition,
-        lambda: [tf.identity(new[name]) for name in names],
-        lambda: [tf.identity(old[name]) for name in names],
-    )
-    return dict(zip(names, values))
+    return tf.cond(condition, lambda: dict(new), lambda: {name: old[name] for name in new})
 
 
 def settle(

@@ -86,7 +86,8 @@ class ClientStore:
 
     def entries(self, client: int, names: Iterable[str]) -> State:
         """Some entries of a client's state; the others are not read."""
-        return OrderedDict((name, self._view(client)[name]) for name in names)
+        view = self._view(client)
+        return OrderedDict((name, view[name]) for name in names)
 
     def project(self, clients: Sequence[int], kind: tff.Type) -> list[State]:
         """What a computation takes of the states of some clients; see `project`."""

@@ -94,9 +94,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(path) as archive:
             yield archive
     except (OSError, *_DAMAGE) as error:
-        if (
-            isinstance(error, OSError) and error.errno != errno.EINVAL
-        ):  # that one is of a place before the file's start
+        # A wild offset is looked for before the file's start, which the system calls an invalid argument.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise errors.RunError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
         raise errors.RunError(f"{os.fspath(path)} is damaged, or no archive of arrays: {error}") from error
 
