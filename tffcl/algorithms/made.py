@@ -6,26 +6,28 @@ Paul, Frey, Kamath, Kersting, Mundt: Masked Autoencoders are Efficient Continual
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
-from tffcl.algorithms.decomposed import build_decomposed
+from tffcl import models
+from tffcl.algorithms import fed_avg
+from tffcl.algorithms.decomposed import FEDWEIT, build_decomposed
 from tffcl.algorithms.fed_avg import build_fed_avg
-from tffcl.client_works import Decomposition, LocalTraining
-from tffcl.models import MADEConfig, MADENetwork
-from tffcl.templates import ContinualProcess
+from tffcl.algorithms.method import DENSITY, Method
+from tffcl.client_works.options import Decomposition, LocalTraining
+from tffcl.models.options import MADEConfig
 
-# What these builders and `tffcl run confedmade` take where nothing else is said: appendix B.1 and section 4.1, and
-# for A = B / 3 the published code. Everything that is tuned stands here.
-# The learning rate is not the paper's 1e-3: a task has about 160 steps on the published schedule, with which that
+if TYPE_CHECKING:
+    from tffcl.templates import ContinualProcess
+
+# What these builders take where nothing else is said: appendix B.1 and section 4.1, and for A = B / 3 the published
+# code. The learning rate is not the paper's 1e-3: a task has about 160 steps on the published schedule, with which that
 # trains nothing out.
 TRAINING = LocalTraining(num_epochs=1, batch_size=100, learning_rate=5e-3, patience=1)
 DECOMPOSITION = Decomposition(sparsity=1e-4, retention=100.0, adaptive_factor=3.0)
-# The paper names neither mu of FedProx nor lambda of EWC and FedCurv.
-PROXIMAL, EWC_WEIGHT, FED_CURV_WEIGHT = 0.01, 100.0, 1.0
 
 
 def build_fed_made(
-    config: MADEConfig, *, training: LocalTraining | None = None, **options: Any
+    config: MADEConfig, *, training: Optional[LocalTraining] = None, **options: Any
 ) -> ContinualProcess:
     """FedMADE (section 3.2): FedAvg of a whole MADE, its biases too; also the model of the paper's baselines.
 
@@ -37,7 +39,7 @@ def build_fed_made(
       training: epochs, batches, learning rate.
       **options: see `build_fed_avg`: FedProx, EWC and FedCurv among them.
     """
-    network = MADENetwork(dataclasses.replace(config, share_biases=True))
+    network = models.MADENetwork(dataclasses.replace(config, share_biases=True))
     return build_fed_avg(network, training=training or TRAINING, **options)
 
 
@@ -46,8 +48,8 @@ def build_fedweit_made(
     *,
     num_foreign: int,
     synchronised: bool = False,
-    training: LocalTraining | None = None,
-    decomposition: Decomposition | None = None,
+    training: Optional[LocalTraining] = None,
+    decomposition: Optional[Decomposition] = None,
     **options: Any,
 ) -> ContinualProcess:
     """FedWeIT on a MADE as it stands (eq. 2); with `synchronised` the paper's FedWeIT-MADE*.
@@ -60,7 +62,7 @@ def build_fedweit_made(
       decomposition: lambda_1, lambda_2 and the other choices of the method.
       **options: see `build_decomposed`.
     """
-    network = MADENetwork(dataclasses.replace(config, synchronised=synchronised), num_foreign)
+    network = models.MADENetwork(dataclasses.replace(config, distinct_masks=not synchronised), num_foreign)
     chosen = dataclasses.replace(decomposition or DECOMPOSITION, connectivity_aware=False)
     return build_decomposed(network, training=training or TRAINING, decomposition=chosen, **options)
 
@@ -69,8 +71,8 @@ def build_confedmade(
     config: MADEConfig,
     *,
     num_foreign: int,
-    training: LocalTraining | None = None,
-    decomposition: Decomposition | None = None,
+    training: Optional[LocalTraining] = None,
+    decomposition: Optional[Decomposition] = None,
     **options: Any,
 ) -> ContinualProcess:
     """ConFedMADE (eq. 5 and 6): masks from the server, over everything that is trained, penalised and sent.
@@ -82,6 +84,37 @@ def build_confedmade(
       decomposition: lambda_1, lambda_2 and the other choices of the method.
       **options: see `build_decomposed`.
     """
-    network = MADENetwork(dataclasses.replace(config, synchronised=True), num_foreign)
+    network = models.MADENetwork(dataclasses.replace(config, distinct_masks=False), num_foreign)
     chosen = dataclasses.replace(decomposition or DECOMPOSITION, connectivity_aware=True)
     return build_decomposed(network, training=training or TRAINING, decomposition=chosen, **options)
+
+
+_PAPER = "Paul et al., 2023"
+_MADE: dict[str, Any] = {"learns": (DENSITY,), "schedule": "confedmade"}
+CONFEDMADE = dataclasses.replace(
+    FEDWEIT, name="confedmade", builder=build_decomposed, paper=_PAPER, selection="all",
+    about="FedWeIT on a MADE, under one autoregressive mask for all clients.", **_MADE,
+)  # fmt: skip
+SYNCHRONISED = dataclasses.replace(
+    FEDWEIT, name="fedweit-made-sync", about="FedWeIT on a MADE, with the server's masks.", selection="all", **_MADE
+)  # fmt: skip
+UNSYNCHRONISED = dataclasses.replace(
+    SYNCHRONISED, name="fedweit-made", about="FedWeIT on a MADE, every client with masks of its own.",
+    defaults={"distinct_masks": True},
+)  # fmt: skip
+
+
+def _baseline(base: Method, name: str, about: str, **changed: Any) -> Method:
+    return dataclasses.replace(base, name=name, about=about, **{**_MADE, **changed})
+
+
+_BASELINES = (
+    _baseline(fed_avg.FED_AVG, "finetune", "FedAvg task after task."),
+    _baseline(fed_avg.FED_AVG, "cl-finetune", "The first client's tasks alone.", clients="single"),
+    _baseline(fed_avg.EWC, "cl-ewc", "The first client's tasks alone, with EWC.", clients="single"),
+    _baseline(
+        fed_avg.REPLAY, "cl-replay", "The first client's tasks alone, with all past examples.", clients="single"
+    ),
+    _baseline(fed_avg.FED_AVG, "federated-offline", "FedAvg on all tasks of each client at once.", pool="clients"),
+)
+METHODS = {each.name: each for each in (CONFEDMADE, SYNCHRONISED, UNSYNCHRONISED, *_BASELINES)}

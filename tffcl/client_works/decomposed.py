@@ -19,7 +19,7 @@ import tensorflow_federated as tff
 from tffcl.client_works import randomness
 from tffcl.client_works.connectivity import Connectivity
 from tffcl.client_works.decomposed_state import CURRENT, decomposed_state_type
-from tffcl.client_works.decomposition import Decomposition
+from tffcl.client_works.options import Decomposition
 from tffcl.client_works.evaluation import connected, evaluated, mean_loss
 from tffcl.client_works.exchange import Exchange
 from tffcl.client_works.optimizers import empty_variable
@@ -27,7 +27,8 @@ from tffcl.client_works.outcome import all_finite, settle
 from tffcl.client_works.pieces import PiecewiseVariable, Variables, read, variables_of
 from tffcl.client_works.retention import build_retention, penalty
 from tffcl.client_works.task_views import of_task
-from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop, num_examples
+from tffcl.client_works.options import LocalTraining
+from tffcl.client_works.training import ParameterGroup, Step, TrainingLoop, fresh_schedule, num_examples
 from tffcl.layers.kernels import absolute_sum, decomposed_kernel, foreign_sum, prune
 from tffcl.models.network import Network
 from tffcl.templates import ClientWork
@@ -98,7 +99,7 @@ class DecomposedWork(ClientWork):
         }
         base = shared[: self.network.kernels.size]
         own_plan = self.network.client_plan(plan, randomness.fold(key, randomness.PLAN))
-        schedule = self.training.fresh_schedule()
+        schedule = fresh_schedule(self.training)
         return {
             **state,
             "key": key,
@@ -125,7 +126,7 @@ class DecomposedWork(ClientWork):
         new = dict(
             state,
             task=task,
-            schedule=self.training.fresh_schedule(),
+            schedule=fresh_schedule(self.training),
             mask_logits=tf.fill([network.kernels.mask_size], tf.constant(logit, tf.float32)),
             adaptive=self._supported(base / options.adaptive_factor, state),
             attention=network.initial_attention(randomness.fold(key, randomness.ATTENTION)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tffcl.client_works.decomposition import Decomposition
+from tffcl.client_works.options import Decomposition
 from tffcl.models.network import Network
 
 

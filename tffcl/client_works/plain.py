@@ -22,7 +22,8 @@ from tffcl.client_works.optimizers import empty_variable
 from tffcl.client_works.outcome import all_finite, settle
 from tffcl.client_works.penalised import Penalised, Penalties
 from tffcl.client_works.task_views import of_task
-from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop, num_examples
+from tffcl.client_works.options import LocalTraining
+from tffcl.client_works.training import ParameterGroup, Step, TrainingLoop, fresh_schedule, num_examples
 from tffcl.models.network import Network
 from tffcl.templates import ClientWork
 
@@ -97,7 +98,7 @@ class PlainWork(ClientWork):
         return {
             "key": key,
             "task": tf.constant(-1),
-            "schedule": self.training.fresh_schedule(),
+            "schedule": fresh_schedule(self.training),
             "plan": self.network.client_plan(plan, randomness.fold(key, randomness.PLAN)),
             "local": tf.zeros([size]),
             "past_local": tf.zeros([0, size]),
@@ -108,7 +109,7 @@ class PlainWork(ClientWork):
         task = state["task"] + 1
         key = randomness.fold(randomness.fold(state["key"], task), randomness.LOCAL)
         local = self.network.initial_local(key)
-        return dict(state, task=task, schedule=self.training.fresh_schedule(), local=local)
+        return dict(state, task=task, schedule=fresh_schedule(self.training), local=local)
 
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
         past = tf.concat([state["past_local"], state["local"][None]], 0)

@@ -158,14 +158,14 @@ class RehearsalWork(ClientWork):
             "key": key,
             "task": tf.constant(-1),
             "run_task": tf.constant(-1),
-            "schedule": self.training.fresh_schedule(),
+            "schedule": fresh_schedule(self.training),
             "offered": tf.constant(0),
             **_to_state(rehearsal_memory.no_rows(self._encoder.stats_size)),
             **({"secret": tf.zeros([2], tf.int32)} if self._needs_secret else {}),
         }
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
-        fresh = {"task": state["task"] + 1, "schedule": self.training.fresh_schedule()}
+        fresh = {"task": state["task"] + 1, "schedule": fresh_schedule(self.training)}
         return dict(state, **fresh, offered=tf.constant(0))
 
     def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from tffcl import errors
 from tffcl.client_works.optimizers import LocalOptimizer, as_local_optimizer
+from tffcl.client_works.options import LocalTraining
 
 
 class Step(NamedTuple):
@@ -35,51 +35,9 @@ class Step(NamedTuple):
 LossFn = Callable[[tf.Tensor, Step], "tuple[tf.Tensor, tf.Tensor]"]
 
 
-@dataclasses.dataclass(frozen=True)
-class LocalTraining:
-    """How a client trains in one round (FedSeIT table 4).
-
-    Attributes:
-      num_epochs: most epochs in a round.
-      batch_size: examples in a step; the last step of an epoch takes what is left.
-      learning_rate: at the start of a task.
-      patience: epochs without a better validation loss after which the learning rate is divided; 0 turns decay
-        and early stopping off.
-      decay: what the learning rate is divided by.
-      max_decays: a round ends early when patience runs out after so many divisions in the task.
-      gate_learning_rate: of masks and attention, at the start of a task; it falls together with the other. They are
-        few and each stands before a whole unit or kernel: at the kernels' rate they hardly leave their first value
-        in a task, and no gate ever closes.
-      optimizer: None for Adam, or any `tff.learning.optimizers.Optimizer`.
-    """
-
-    num_epochs: int = 50
-    batch_size: int = 64
-    learning_rate: float = 1e-4
-    patience: int = 3
-    decay: float = 3.0
-    max_decays: int = 3
-    gate_learning_rate: float = 1e-2
-    optimizer: Any = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("num_epochs", 1), ("batch_size", 1), ("patience", 0), ("max_decays", 0)):
-            if getattr(self, name) < least:
-                raise errors.InputError(f"{name}: expected at least {least}, found {getattr(self, name)}")
-        for name in ("learning_rate", "gate_learning_rate"):
-            if not getattr(self, name) > 0:
-                raise errors.InputError(f"{name}: expected a positive number, found {getattr(self, name)}")
-        if not self.decay > 1:
-            raise errors.InputError(f"decay: expected a number above 1, found {self.decay}")
-
-    @property
-    def gate_scale(self) -> float:
-        """What the learning rate is multiplied with for masks and attention."""
-        return self.gate_learning_rate / self.learning_rate
-
-    def fresh_schedule(self) -> tf.Tensor:
-        """The schedule of a new task: learning rate, best validation loss, epochs since, decays: float32 `[4]`."""
-        return tf.constant([self.learning_rate, float("inf"), 0.0, 0.0], tf.float32)
+def fresh_schedule(training: LocalTraining) -> tf.Tensor:
+    """The schedule of a new task: learning rate, best validation loss, epochs since, decays: float32 `[4]`."""
+    return tf.constant([training.learning_rate, float("inf"), 0.0, 0.0], tf.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +71,7 @@ class TrainingLoop:
           loss_fn: `(rows, step) -> (objective, task loss)`, scalars, for examples number `rows`; reads the variables.
           validation_fn: `() -> loss`, a scalar that is not finite when there is no validation set.
           count: N, int32, examples; may be 0.
-          schedule: float32 `[4]`, see `LocalTraining.fresh_schedule`.
+          schedule: float32 `[4]`, see `fresh_schedule`.
           key: int32 `[2]`.
 
         Returns:

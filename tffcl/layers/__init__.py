@@ -1,21 +1,5 @@
 """Keras layers with decomposed kernels, and the pure functions under them."""
 
-from tffcl.layers.alignment import ForeignAlignment
-from tffcl.layers.autoregressive import AutoregressiveMask
-from tffcl.layers.decomposed import DecomposedConv1D, DecomposedConv2D, DecomposedDense
-from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.layers.masked import DecomposedMaskedDense, MaskedDense
-from tffcl.layers.variational import GaussianHead
+import lazy_loader
 
-__all__ = [
-    "AutoregressiveMask",
-    "DecomposedConv1D",
-    "DecomposedConv2D",
-    "DecomposedDense",
-    "DecomposedMaskedDense",
-    "ForeignAlignment",
-    "GaussianHead",
-    "KernelLayout",
-    "MaskedDense",
-    "VectorLayout",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tffcl import errors
-from tffcl.models.decompose import check_supported, leaf_layers
+from tffcl.models.decomposition import check_supported, leaf_layers
 
 
 def checked_head(model: tf.keras.Model) -> tf.keras.layers.Layer:

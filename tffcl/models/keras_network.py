@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.models.decompose import clone, is_decomposable, leaf_layers
+from tffcl.models.decomposition import clone, is_decomposable, leaf_layers
 from tffcl.models.keras_checks import checked_head, is_plain_dropout
 from tffcl.models.network import Classifier, Tensors, dropout
 

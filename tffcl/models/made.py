@@ -9,10 +9,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.layers.autoregressive import as_order, natural_order, random_order
+from tffcl.layers.autoregressive import AutoregressiveMask, as_order, natural_order, random_order
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.models.made_config import ACTIVATIONS, MADEConfig
 from tffcl.models.network import Network, Tensors, glorot_uniform
+from tffcl.models.options import MADEConfig
 
 # What a mask key is folded with, so that orders and numbers of hidden units are drawn apart.
 _ORDER, _NUMBERS = 1, 2
@@ -47,7 +47,8 @@ class MADENetwork(Network):
         size = config.input_size
         biases = tuple((f"bias_hidden_{i}", (width,)) for i, width in enumerate(config.hidden))
         biases += (("bias_output", (size,)),)
-        kernels = config.masks.parts
+        self.masks = AutoregressiveMask(size, config.hidden, config.direct)
+        kernels = self.masks.parts
         self.kernels = KernelLayout(kernels + biases if config.share_biases else kernels)
         self.local = VectorLayout(() if config.share_biases else biases)
         self.plan_size = 2 + size
@@ -160,7 +161,7 @@ class MADENetwork(Network):
         self, parts: dict[str, tf.Tensor], sums: tf.Tensor, moves: list[tf.Tensor] | None = None
     ) -> list[tf.Tensor]:
         """Units of each hidden layer from what goes into the first; `moves` as in `_forward`."""
-        activation = ACTIVATIONS[self.config.activation]
+        activation = getattr(tf.nn, self.config.activation)
         units: list[tf.Tensor] = []
         for layer in range(len(self.config.hidden)):
             if layer:
@@ -182,7 +183,7 @@ class MADENetwork(Network):
         return tf.concat([key, places], 0)
 
     def client_plan(self, plan: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        return plan if self.config.synchronised else self.initial_plan(key)
+        return self.initial_plan(key) if self.config.distinct_masks else plan
 
     def order(self, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor:
         """Places of the inputs in pattern number `pattern`, int32 `[D]`."""
@@ -198,7 +199,7 @@ class MADENetwork(Network):
           pattern: its number, int32 in [0, J).
         """
         key = _folded(plan, _NUMBERS, pattern if self.config.connectivity_agnostic else 0)
-        masks = self.config.masks(key, self.order(plan, pattern))
+        masks = self.masks(key, self.order(plan, pattern))
         if self.config.share_biases:
             biases = [(name, shape) for name, shape in self.kernels.parts if name not in masks]
             masks.update((name, tf.ones(shape)) for name, shape in biases)

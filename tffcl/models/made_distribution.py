@@ -15,7 +15,7 @@ from tffcl import errors
 from tffcl.layers.autoregressive import as_order
 from tffcl.models import made_sampling
 from tffcl.models.made import MADENetwork
-from tffcl.models.made_config import MADEConfig
+from tffcl.models.options import MADEConfig
 
 
 class MADE(tfp.distributions.Distribution):

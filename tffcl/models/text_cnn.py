@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 
 import numpy as np
@@ -14,42 +13,7 @@ from tffcl.layers import foreign as foreign_lib
 from tffcl.layers import windows
 from tffcl.layers.kernels import KernelLayout, VectorLayout
 from tffcl.models.network import Classifier, Tensors, dropout, glorot_uniform
-
-
-@dataclasses.dataclass(frozen=True)
-class TextCNNConfig:
-    """Sizes of a TextCNN.
-
-    Attributes:
-      embedding_size: D, dimension of the (frozen) word vectors.
-      max_classes: labels of a task.
-      kernel_sizes: words that a filter spans, F in the paper.
-      num_filters: filters of each kernel size.
-      dropout: share of features dropped before the head.
-      base_scale: width of the base's first values, in units of Glorot's. A small one leaves room to the adaptives,
-        which start at a share of it and are what keeps tasks apart: worth 4 to 6 points of TTA on TREC6
-        at the paper's settings.
-      attention_scale: the first attention is uniform in [1 - s, 1 + s] (FedSeIT) or [-s, s] (FedWeIT).
-    """
-
-    embedding_size: int
-    max_classes: int = 4
-    kernel_sizes: tuple[int, ...] = (3, 4, 5)
-    num_filters: int = 128
-    dropout: float = 0.3
-    base_scale: float = 0.2
-    attention_scale: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("embedding_size", "max_classes", "num_filters"):
-            if getattr(self, name) < 1:
-                raise errors.InputError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        if not self.kernel_sizes or min(self.kernel_sizes) < 1:
-            raise errors.InputError(f"kernel_sizes: expected sizes of at least 1, found {self.kernel_sizes}")
-        if len(set(self.kernel_sizes)) < len(self.kernel_sizes):
-            raise errors.InputError(f"kernel_sizes: expected each size once, found {self.kernel_sizes}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise errors.InputError(f"dropout: expected a share in [0, 1), found {self.dropout}")
+from tffcl.models.options import TextCNNConfig
 
 
 class _TextNetwork(Classifier):

@@ -135,10 +135,12 @@ class TextClientData(StreamData):
     Attributes:
       dataset: the documents as rows of token ids.
       stream: which documents belong to which client and task.
+      one_head: labels are the data set's, not places in `Task.labels`.
     """
 
     dataset: EncodedTextDataset
     stream: TaskStream
+    one_head: bool = False
 
     def __post_init__(self) -> None:
         data = self.dataset
@@ -147,8 +149,10 @@ class TextClientData(StreamData):
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task; see the class."""
         data, part = self.dataset, self.stream.task(client, task)
-        numbers = np.full(len(data.label_names), -1, np.int32)
-        numbers[list(part.labels)] = np.arange(len(part.labels))
+        numbers = np.arange(len(data.label_names), dtype=np.int32)
+        if not self.one_head:
+            numbers = np.full(len(data.label_names), -1, np.int32)
+            numbers[list(part.labels)] = np.arange(len(part.labels))
         context, train, validation = _own_words(
             data.embedding, data.train_tokens[part.train], data.train_tokens[part.validation]
         )
@@ -159,7 +163,7 @@ class TextClientData(StreamData):
             validation=_examples(validation, numbers[data.train_labels[part.validation]]),
             test_context=test_context,
             test=_examples(test, numbers[data.test_labels[part.test]]),
-            num_classes=len(part.labels),
+            num_classes=len(data.label_names) if self.one_head else len(part.labels),
         )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -11,12 +13,13 @@ import numpy as np
 
 from tffcl import runtime
 from tffcl.aggregators import ClientPrivacy
-from tffcl.errors import InputError, OperationError
+from tffcl.errors import InputError, OperationError, RunError
 from tffcl.program import checks, clocks, communication, events, run_directory
 from tffcl.program import privacy as privacy_lib
 from tffcl.program import state as state_lib
 from tffcl.program.client_data import AnyClientData, ClientTask
 from tffcl.program.client_files import ClientFiles
+from tffcl.program.client_store import ClientStore
 from tffcl.program.history import Event
 from tffcl.program.preparation import MESSAGE_BYTES, AnyPrepared, parts_below, prepare_task
 from tffcl.program.reporters import Reporter, default_reporters
@@ -30,7 +33,11 @@ from tffcl.templates import ContinualProcess
 from tffcl.transfers import Transfer
 from tffcl.transfers.shelf import Shelf
 
+logger = logging.getLogger(__name__)
+
 Summarise = Callable[[ClientTask], np.ndarray]
+OnStart = Callable[[Optional[pathlib.Path]], None]
+Finish = Callable[[ContinualProcess, state_lib.RunState, Optional[pathlib.Path]], Mapping[str, Any]]
 
 _PREPARED_AT_ONCE = 32  # clients whose raw data stand in memory together
 
@@ -52,6 +59,8 @@ def run_program(
     enrollment: Optional[Enrollment] = None,
     privacy: Optional[ClientPrivacy] = None,
     client_files: Optional[ClientFiles] = None,
+    on_start: Optional[OnStart] = None,
+    finish: Optional[Finish] = None,
 ) -> Results:
     """Lets every client learn its tasks one after another, in the TFF context that is installed.
 
@@ -84,6 +93,10 @@ def run_program(
       privacy: what the process's aggregator was built with, for its account in the results (`privacy`).
       client_files: where clients keep their states, in files on the machines of their workers; None for all in the
         memory of this program.
+      on_start: called with the run directory's path (None in memory) once the directory is this run's own, before
+        anything is learned.
+      finish: called with the process, the state at the end and the path; what it returns is added to the results. Of
+        clients whose states nobody here can read, the state has none.
 
     Returns:
       The results, as they stand in results.json.
@@ -115,12 +128,16 @@ def run_program(
     tasks = TaskData(data, transfer, settings.seed, summarise, enrollment)
     with run_directory.open_run(output_dir, full_config, resume) as directory:
         told = default_reporters(output_dir) if reporters is None else reporters
+        if on_start is not None:
+            on_start(directory.path)
         run = _Run(process, tasks, transfer, settings, directory, told, client_files)
         history = run.to_the_end()
         results = results_of(history, scores_are(process), full_config)
+        if finish is not None:
+            results = dataclasses.replace(results, more=finish(process, run.last_state(), directory.path))
         results = privacy_lib.with_accounts(results, privacy, history, tasks.enrollment, process, transfer)
         directory.finish(results.to_json())
-    return results
+    return dataclasses.replace(results, directory=directory.path)
 
 
 class _Run:
@@ -162,6 +179,18 @@ class _Run:
             for reporter in self.reporters:
                 reporter.close()
         return history.events
+
+    def last_state(self) -> state_lib.RunState:
+        """The state at the end, with the clients' states in it where they can be read."""
+        state = self.state
+        if self.client_files is not None:
+            state = dataclasses.replace(state)
+            try:
+                state.store = self.client_files.read(state.store)
+            except RunError as error:
+                logger.warning("what needs the states of clients is left out of the results: %s", error)
+                state.store = ClientStore([])
+        return state
 
     def _prepare_past(self) -> None:
         """After a resume: what had been prepared is not kept, but follows from the recorded selections."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -33,6 +34,8 @@ class Results:
       config: the settings of the run.
       other_scores: `[C, T, T]` of a density scored in other ways, by name (`tffcl.program.scoring`).
       privacy: what noise guarantees, by what it is on; empty without any.
+      more: what the method adds, by name.
+      directory: the run directory; None in memory.
     """
 
     scores: np.ndarray
@@ -46,6 +49,8 @@ class Results:
     config: dict[str, Any]
     other_scores: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     privacy: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    directory: Optional[pathlib.Path] = None
 
     @property
     def final_score(self) -> float:
@@ -96,6 +101,7 @@ class Results:
                 "seconds": self.seconds,
                 **({"privacy": self.privacy} if self.privacy else {}),
                 "config": self.config,
+                **self.more,
             }
         )
 

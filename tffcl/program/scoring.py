@@ -16,11 +16,12 @@ from typing import Any, Optional
 import numpy as np
 from scipy import special
 
-from tffcl.program.client_data import Tensors
+from tffcl.program.client_data import ClientTask, Tensors
 from tffcl.program.client_store import ClientStore
 from tffcl.program.history import Event
 from tffcl.program.preparation import MESSAGE_BYTES, AnyPrepared, num_bytes, parts_below
 from tffcl.templates import ContinualProcess, placed
+from tffcl.transfers import KnowledgeBase, NoTransfer
 
 Rows = list[list[Optional[float]]]  # for each client its scores on tasks 0, 1, ...
 
@@ -197,3 +198,24 @@ def _score(sums: Mapping[str, Any]) -> Optional[float]:
     if count == 0:
         return None
     return float(sums["correct"] if "correct" in sums else sums["loss"]) / count
+
+
+def test_of(
+    process: ContinualProcess, state: Any, client: int, task: int, data: ClientTask
+) -> Mapping[str, Any]:
+    """What `evaluate` says of one client's parameters of one of its tasks on the test examples of any task.
+
+    Args:
+      process: the process.
+      state: `RunState`, with the client's state.
+      client: its number.
+      task: its own number of the task whose parameters are taken.
+      data: whose test examples are scored; no foreign knowledge takes part.
+    """
+    nothing = NoTransfer().transfer_in(KnowledgeBase(process.knowledge_size), [[]], len(state.store))
+    states = state.store.project([client], process.prepare.type_signature.parameter[1])
+    raw = OrderedDict(context=data.test_context, examples=data.test)
+    (prepared,) = process.prepare(state.server, states, nothing, [raw])
+    view = process.task_view(state.store[client], task)
+    examples = OrderedDict(context=data.test_context, examples=prepared)
+    return process.evaluate(state.server, [view], [examples])[0]

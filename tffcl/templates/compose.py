@@ -111,6 +111,7 @@ class _Composer:
             knowledge_size=self.work.knowledge_size,
             num_foreign=self.work.num_foreign,
             max_classes=self.work.max_classes,
+            work=self.work,
         )
 
     def _initialize(self) -> tff.Computation:

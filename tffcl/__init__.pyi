@@ -1,0 +1,20 @@
+from . import aggregators as aggregators
+from . import algorithms as algorithms
+from . import client_works as client_works
+from . import datasets as datasets
+from . import errors as errors
+from . import finalizers as finalizers
+from . import layers as layers
+from . import metrics as metrics
+from . import models as models
+from . import program as program
+from . import reports as reports
+from . import runtime as runtime
+from . import streams as streams
+from . import templates as templates
+from . import transfers as transfers
+
+__version__: str
+from .algorithms.method import Method as Method
+from .algorithms.method import method as method
+from .experiment.experiment import Experiment as Experiment

@@ -1,0 +1,173 @@
+"""Method: what a published method or baseline needs, and how a run of it is built.
+
+A method stands in one file: its builder, its options, what it learns from. Everything around it (flags, data, streams,
+runtimes, resume, reports) is the same for all, see `tffcl.Experiment`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from tffcl.errors import InputError
+from tffcl.options import Options, option
+
+if TYPE_CHECKING:
+    from tffcl.experiment.plan import Plan
+    from tffcl.templates import ContinualProcess
+
+LABELS, DENSITY = "labels", "density"  # what there is to learn
+
+# Parameters of a builder that the experiment fills in.
+_GIVEN = ("network", "training", "seed", "aggregator", "server_optimizer")
+_SCALARS: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A method of federated continual learning.
+
+    Attributes:
+      name: what `tffcl run` calls it.
+      builder: makes the process: `builder(network, training=, seed=, aggregator=, **options)`.
+      about: one line on what it does.
+      paper: authors and year.
+      learns: `LABELS`, `DENSITY` or both.
+      options: parameter of the builder -> dataclass of options that is handed to it.
+      foreign: None, or how foreign adaptives enter the network: "added" (FedWeIT) or "aligned" (FedSeIT).
+      selection: the default transfer of a method with foreign adaptives.
+      pool: "none"; "cumulative" (all tasks so far in each task), "clients" (all tasks of a client at once), "all" (all
+        data in one place).
+      clients: "federated", "alone" (nothing is combined over clients) or "single" (the first client's tasks only).
+      labels: "task" (label k of a task is the k-th of its labels) or "data" (one head over all labels of the data set).
+      own_network: it makes its networks itself; there is no `--network`.
+      defaults: option -> default, where it differs from what suits the data.
+      schedule: name of the paper whose sizes and schedule are the defaults; None for those of the data.
+    """
+
+    name: str
+    builder: Callable[..., ContinualProcess]
+    about: str = ""
+    paper: str = ""
+    learns: tuple[str, ...] = (LABELS, DENSITY)
+    options: Mapping[str, type] = dataclasses.field(default_factory=dict)
+    foreign: Optional[str] = None
+    selection: Optional[str] = None
+    pool: str = "none"
+    clients: str = "federated"
+    labels: str = "task"
+    own_network: bool = False
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    schedule: Optional[str] = None
+
+    def option_groups(self) -> tuple[type, ...]:
+        """Dataclasses of the method's own options."""
+        return tuple(self.options.values())
+
+    def defaults_on(self, data: str) -> Mapping[str, Any]:
+        """Option -> default on a data set, where it differs from `defaults` and from what suits the data."""
+        del data
+        return {}
+
+    def check(self, plan: Plan) -> None:
+        """Refuses options that do not go together, before anything heavy begins.
+
+        Raises:
+          InputError: names the option and the way out.
+        """
+
+    def process(self, plan: Plan) -> ContinualProcess:
+        """Builds the process of a run, in the runtime that it will use."""
+        given: dict[str, Any] = {name: plan.group(kind) for name, kind in self.options.items()}
+        for name, group in list(given.items()):
+            if getattr(type(group), "from_signature", False):
+                del given[name]
+                given.update(dataclasses.asdict(group))
+        available = {
+            "training": plan.training,
+            "seed": plan.seed,
+            "aggregator": plan.aggregator(),
+        }
+        accepted = inspect.signature(self.builder).parameters
+        if not any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
+            available = {name: value for name, value in available.items() if name in accepted}
+        return self.builder(plan.network(), **available, **given)
+
+
+def method(
+    name: Optional[str] = None,
+    *,
+    learns: Sequence[str] = (LABELS, DENSITY),
+    **declared: Any,
+) -> Callable[[Callable[..., ContinualProcess]], Method]:
+    """Decorator: a builder becomes a method that `tffcl run FILE:NAME` takes.
+
+    The builder gets `network` and, where its signature has them, `training`, `seed` and `aggregator`. Further parameters
+    with a default and an annotation int, float, str or bool become options; their help is what the docstring's `Args`
+    say.
+
+    Args:
+      name: of the method; by default the function's with hyphens.
+      learns: `("labels",)`, `("density",)` or both.
+      **declared: other attributes of `Method`.
+    """
+
+    def decorate(builder: Callable[..., ContinualProcess]) -> Method:
+        own = _options_of(builder)
+        options = dict(declared.pop("options", {}))
+        if own is not None:
+            options["own"] = own
+        return Method(
+            name or builder.__name__.replace("_", "-"),
+            builder,
+            about=(inspect.getdoc(builder) or "").partition("\n")[0],
+            learns=tuple(learns),
+            options=options,
+            **declared,
+        )
+
+    return decorate
+
+
+def _options_of(builder: Callable[..., Any]) -> Optional[type]:
+    """The parameters of a builder that are options, as a dataclass; None without any."""
+    told, fields = _described(inspect.getdoc(builder) or ""), []
+    for parameter in inspect.signature(builder).parameters.values():
+        if parameter.name in _GIVEN or parameter.default is parameter.empty:
+            continue
+        annotation = parameter.annotation
+        kind = _SCALARS.get(annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
+        if kind is not None:
+            fields.append((parameter.name, kind, option(parameter.default, told.get(parameter.name, ""))))
+    if not fields:
+        return None
+    return dataclasses.make_dataclass(
+        f"{builder.__name__}_options", fields, bases=(Options,), frozen=True, namespace={"from_signature": True}
+    )
+
+
+def _described(doc: str) -> dict[str, str]:
+    """Parameter -> description, from the `Args` of a docstring."""
+    told: dict[str, str] = {}
+    inside, current = False, ""
+    for line in doc.split("\n"):
+        if line.strip() in ("Args:", "Arguments:"):
+            inside = True
+        elif inside and line and not line.startswith(" "):
+            break
+        elif inside and line.strip():
+            head, separator, rest = line.strip().partition(": ")
+            if separator and head.isidentifier() and len(line) - len(line.lstrip()) <= 4:
+                current = head
+                told[current] = rest
+            elif current:
+                told[current] += f" {line.strip()}"
+    return told
+
+
+def require(holds: bool, name: str, reason: str) -> None:
+    """Raises InputError "name: reason" unless `holds`."""
+    if not holds:
+        raise InputError(f"{name}: {reason}")

@@ -1,0 +1,104 @@
+"""Hyperparameters of local training and of decomposition; nothing here imports TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tffcl.options import Options, OptionError, option
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTraining(Options):
+    """How a client trains in one round (FedSeIT table 4).
+
+    Attributes:
+      num_epochs: most epochs in a round.
+      batch_size: examples in a step; the last step of an epoch takes what is left.
+      learning_rate: at the start of a task.
+      patience: epochs without a better validation loss after which the learning rate is divided; 0 turns decay
+        and early stopping off.
+      decay: what the learning rate is divided by.
+      max_decays: a round ends early when patience runs out after so many divisions in the task.
+      gate_learning_rate: of masks and attention, at the start of a task; it falls together with the other. They are
+        few and each stands before a whole unit or kernel: at the kernels' rate they hardly leave their first value
+        in a task, and no gate ever closes.
+      optimizer: None for Adam, or any `tff.learning.optimizers.Optimizer`.
+
+    Raises:
+      InputError: a number out of its range.
+    """
+
+    num_epochs: int = option(50, "Most epochs of a client in a round.", least=1)
+    batch_size: int = option(64, "Examples in a step.", least=1)
+    learning_rate: float = option(1e-4, "Of Adam, at a task's start.", above=0)
+    patience: int = option(
+        3, "Epochs without a better validation loss before the learning rate falls; 0 for never.", least=0
+    )
+    decay: float = option(3.0, "What the learning rate is divided by.", above=1, advanced=True, sparse=True)
+    max_decays: int = option(
+        3, "Divisions in a task after which a round ends early.", least=0, advanced=True, sparse=True
+    )
+    gate_learning_rate: float = option(
+        1e-2, "Of masks and attention, at a task's start.", above=0, advanced=True, sparse=True
+    )
+    optimizer: Any = None
+
+    @property
+    def gate_scale(self) -> float:
+        """What the learning rate is multiplied with for masks and attention."""
+        return self.gate_learning_rate / self.learning_rate
+
+
+@dataclasses.dataclass(frozen=True)
+class Decomposition(Options):
+    """Hyperparameters of `DecomposedWork` (names and values of FedSeIT table 4 where it has them).
+
+    Attributes:
+      sparsity: lambda_1, weight of the L1 norm of sigmoid(m) and A, and the size below which A is pruned when it
+        is sent and evaluated.
+      retention: lambda_2, weight of the retroactive penalty.
+      retention_form: 'closed_form' or 'gradient' (`tffcl.client_works.retention`).
+      adaptive_factor: a task's A starts at B / adaptive_factor.
+      mask_start: sigmoid(m) at the start of a task.
+      gate_cutoff: entries of B whose sigmoid(m) is at most this are not sent (ConFedMADE table 4).
+      base_upload: 'gated' sends B where the gate is open, unscaled; 'scaled' sends B * sigmoid(m), as printed.
+      proximal: FedProx's mu on B; 0 for FedAvg.
+      share_dense: DLS, share the network's shareable local parts too.
+      connectivity_aware: where the network's kernels stand under a connectivity mask M, L1 acts on A * M and what M
+        leaves out is neither sent nor kept (ConFedMADE eq. 6); False is FedWeIT on a masked network, as it is.
+      exchange: False keeps the client to itself: nothing of the server enters (the baseline `local`).
+
+    Raises:
+      InputError: a number out of its range, or no such form.
+    """
+
+    sparsity: float = option(1e-3, "lambda_1: mask and adaptive.", least=0)
+    retention: float = option(1.0, "lambda_2: against forgetting.", least=0)
+    retention_form: str = option(
+        "closed_form", "How past adaptives follow the base.", choices=("closed_form", "gradient"), sparse=True
+    )
+    adaptive_factor: float = option(5.0, "A task's A starts at B over this.", advanced=True, sparse=True)
+    mask_start: float = option(
+        0.5, "sigmoid(m) at a task's start.", above=0, below=1, advanced=True, sparse=True
+    )
+    gate_cutoff: float = option(
+        0.25, "Entries of B whose sigmoid(m) is at most this are not sent.", least=0, below=1, sparse=True
+    )
+    base_upload: str = option(
+        "gated", "What is sent of B: B where the mask is open, or B * sigmoid(m).", choices=("gated", "scaled"),
+        advanced=True, sparse=True,
+    )  # fmt: skip
+    proximal: float = 0.0
+    share_dense: bool = option(
+        False, "DLS: share the projections and the head too.", mark=lambda chosen: "+dls" if chosen.share_dense else ""
+    )
+    connectivity_aware: bool = True
+    exchange: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.adaptive_factor == 0:
+            raise OptionError("adaptive_factor", "expected a number other than 0")
+        if not self.proximal >= 0:
+            raise OptionError("proximal", f"expected at least 0, found {self.proximal}")

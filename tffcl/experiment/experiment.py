@@ -1,0 +1,233 @@
+"""Experiment: a method, data, and every option of a run, each declared once."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from tffcl.algorithms import registry
+from tffcl.algorithms.method import Method
+from tffcl.client_works.options import LocalTraining
+from tffcl.experiment import defaults, kinds
+from tffcl.experiment.groups import Data, Output, Privacy, Runtime, Stream
+from tffcl.models.registry import NetworkPart, network_of
+from tffcl.options import Field, OptionError, checked, fields_of, flat, shown, to_toml
+from tffcl.program.settings import Settings
+
+if TYPE_CHECKING:
+    from tffcl.experiment.plan import Plan
+    from tffcl.program.results import Results
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Experiment:
+    """One run, before its data are at hand.
+
+    >>> experiment = Experiment("fedseit", data="sample", num_rounds=2)
+    >>> experiment.num_rounds, experiment.num_epochs, experiment.top_k
+    (2, 10, 3)
+
+    Options are attributes; what is not given has the default that suits method and data. `tffcl run METHOD --help-all`
+    shows all of them, `groups` are the dataclasses that declare them.
+
+    Args:
+      method: a name of `tffcl list`, FILE.py:NAME, or a `Method`.
+      data: what is learned from: a name, a folder, FILE.py:NAME, or a data set of `tffcl.datasets`.
+      network: a name of `tffcl list`, FILE.py:NAME, or a function that makes a Keras model of an input shape and a
+        number of classes; None for what suits the data.
+      **options: by name.
+
+    Raises:
+      InputError: no such method, network or option, or a value that an option does not take.
+    """
+
+    method: Method
+    data: Any
+    network: Optional[NetworkPart]
+    given: Mapping[str, Any]
+
+    def __init__(
+        self,
+        method: Union[str, Method] = "fedseit",
+        *,
+        data: Any = None,
+        network: Any = None,
+        **options: Any,
+    ):
+        chosen = registry.find_method(method) if isinstance(method, str) else method
+        for name, value in (("method", chosen), ("data", data)):
+            object.__setattr__(self, name, value)
+        kind = kinds.kind_of(chosen, data, network)
+        object.__setattr__(self, "network", network_of(network, chosen, kind))
+        object.__setattr__(self, "given", self._checked(options))
+        self.groups  # noqa: B018 - options that do not go together are refused now
+
+    def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        known = self.fields
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(sorted(known))}"
+                raise OptionError(name, f"is no option of {self.method.name} on {self.kind} data{hint}")
+        values = {name: checked(known[name], value) for name, value in options.items()}
+        for name in values:
+            only = known[name].option.only
+            if only and not set(only) & {self.kind, self._value("scenario", values)}:
+                raise OptionError(
+                    name,
+                    f"is for {' or '.join(only)}; here are {self.kind} data in the scenario "
+                    f"{self._value('scenario', values)}",
+                )
+        return values
+
+    @property
+    def kind(self) -> str:
+        """Kind of the data as the network takes them: "text", "image", "vector" or "binary"."""
+        return kinds.kind_of(self.method, self.data, self.network)
+
+    @property
+    def data_name(self) -> str:
+        """What the data are called; the method's usual ones where none are given."""
+        return kinds.name_of(self.data) or ""
+
+    @property
+    def group_types(self) -> tuple[tuple[str, type], ...]:
+        """(title, dataclass) of every group of options."""
+        network = () if self.network is None else tuple(("network", each) for each in self.network.options)
+        own = [(name, each) for name, each in self.method.options.items()]
+        titled = [("method", each) for _, each in own]
+        groups = (("data", Data), ("stream", Stream), *network, ("training", LocalTraining), ("rounds", Settings), *titled,
+                  ("privacy", Privacy), ("runtime", Runtime), ("output", Output))  # fmt: skip
+        return tuple(dict.fromkeys(groups))
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """Every option by its name, but `data` and `network`."""
+        found = {
+            field.name: field for _, group in self.group_types for field in fields_of(group) if field.name != "data"
+        }
+        return found
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every option's default for this method and these data."""
+        derived = defaults.defaults_of(self.method, self.kind, self.data_name)
+        return {name: derived.get(name, field.default) for name, field in self.fields.items()}
+
+    def _value(self, name: str, given: Mapping[str, Any]) -> Any:
+        return given[name] if name in given else self.defaults[name]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Every option's value."""
+        return {**self.defaults, **self.given}
+
+    @property
+    def groups(self) -> dict[type, Any]:
+        """The dataclasses of options with their values."""
+        values = self.values
+        made: dict[type, Any] = {}
+        for _, kind in self.group_types:
+            names = [field.name for field in fields_of(kind)]
+            given = {name: values[name] for name in names if name != "data"}
+            made[kind] = kind(**given, **self._sizes(kind))
+        return made
+
+    def _sizes(self, kind: type) -> dict[str, Any]:
+        """Stand-ins for what only the data tell: a width, a number of labels."""
+        return {
+            field.name: 1
+            for field in dataclasses.fields(kind)
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in ("method", "data", "network", "given"):
+            raise AttributeError(name)
+        fields = self.fields
+        if name not in fields:
+            raise AttributeError(f"{type(self).__name__} of {self.method.name} has no option {name!r}")
+        return self._value(name, self.given)
+
+    def replace(self, **options: Any) -> Experiment:
+        """The same experiment with other options; `method`, `data` and `network` are options here."""
+        return Experiment(
+            options.pop("method", self.method),
+            data=options.pop("data", self.data),
+            network=options.pop("network", self.network),
+            **{**self.given, **options},
+        )
+
+    @property
+    def label(self) -> str:
+        """The method with what sets it apart, for tables.
+
+        >>> Experiment("fedseit", data="trec6", selection="sit", share_dense=True).label
+        'fedseit+sit3+dls'
+        """
+        usual, groups = self.defaults, self.groups
+        marks = [
+            field.option.mark(groups[kind])
+            for _, kind in self.group_types
+            for field in fields_of(kind)
+            if field.option.mark is not None and self.values[field.name] != usual[field.name]
+        ]
+        return self.method.name + "".join(marks)
+
+    def config(self) -> dict[str, Any]:
+        """What config.json records of the options: all but where things lie, and only what matters here."""
+        values, usual, scenario = self.values, self.defaults, self._value("scenario", self.given)
+        recorded = {
+            name: values[name]
+            for name, field in self.fields.items()
+            if field.option.recorded
+            and not (field.option.sparse and values[name] == field.default and usual[name] == field.default)
+            and (not field.option.only or set(field.option.only) & {self.kind, scenario})
+        }
+        if self.network is not None and not self.network.usual:
+            recorded["network"] = self.network.name
+        return {**recorded, "method": self.label}
+
+    def to_toml(self) -> str:
+        """All options as a configuration file, for `--config`."""
+        values, titled = self.values, {}
+        for title, kind in self.group_types:
+            group = titled.setdefault(title, {})
+            group.update({field.name: values[field.name] for field in fields_of(kind) if field.name != "data"})
+        top = {"method": self.method.name, "data": self.data if isinstance(self.data, str) else None}
+        head = "".join(f"{name} = {shown_toml(value)}\n" for name, value in top.items() if value is not None)
+        return f"{head}\n{to_toml(titled.items())}"
+
+    @classmethod
+    def from_config(cls, document: Mapping[str, Any], **options: Any) -> Experiment:
+        """The experiment that a configuration file describes; `options` stand over it."""
+        found = {**flat(document), **options}
+        return cls(found.pop("method", "fedseit"), **found)
+
+    def plan(self) -> Plan:
+        """Loads the data and divides them: all that a run is built of."""
+        from tffcl.experiment.plan import Plan
+
+        return Plan(self)
+
+    def run(self) -> Results:
+        """Runs the method, and returns the results, which stand in `results.directory` too."""
+        return self.plan().run()
+
+
+def shown_toml(value: Any) -> str:
+    """A text in quotes."""
+    import json
+
+    return json.dumps(value)
+
+
+def describe(experiments: Iterable[Experiment], name: str) -> str:
+    """The default of an option over several data sets, as help shows it: `10; 3 for sample`."""
+    by_value: dict[str, list[str]] = {}
+    for each in experiments:
+        by_value.setdefault(shown(each.defaults.get(name)), []).append(each.data_name)
+    (usual, _), *others = by_value.items()
+    return "; ".join([usual, *(f"{value} for {' and '.join(names)}" for value, names in others)])

@@ -1,0 +1,124 @@
+"""Which kind of data a run has: text, images, vectors of numbers, or binary vectors. No TensorFlow here.
+
+The kind is what the network takes. Images are binary vectors to a density and vectors to a network of vectors.
+"""
+
+from __future__ import annotations
+
+import csv
+import pathlib
+from typing import Any, Optional
+
+from tffcl.algorithms.method import DENSITY, LABELS, Method
+from tffcl.errors import InputError
+from tffcl.models.registry import NETWORKS, NetworkPart
+from tffcl.parts import Registry
+
+TEXTS = ("trec6", "trec50", "r8", "tmn", "subj", "sample")
+IMAGES = ("digits", "mnist", "fashion-mnist", "emnist-balanced", "emnist-letters", "emnist-byclass")
+BINARIES = ("binary", "adult", "connect4", "tretail", "rcv1", "nltcs", "mnist+letters")
+BINARY_SETS = ("adult", "connect4", "tretail", "rcv1")  # the sequence `binary`
+VECTORS = ("iris", "wine", "breast-cancer")  # come with scikit-learn
+PAIRS = ("mnist+fashion",)  # domains of classes
+NAMES = {**dict.fromkeys(TEXTS, "text"), **dict.fromkeys((*IMAGES, *PAIRS), "image"),
+         **dict.fromkeys(BINARIES, "binary"), **dict.fromkeys(VECTORS, "vector")}  # fmt: skip
+DATA = Registry("data set", "tffcl.data", dict.fromkeys(NAMES))
+
+# What else each kind can be taken for.
+_ALSO = {"image": ("image", "binary", "vector"), "text": ("text",), "binary": ("binary", "vector"), "vector": ("vector",)}
+_USUAL_DATA = {"fedseit": "text", "confedmade": "binary", "fil-ver": "image"}
+
+
+def kind_of(method: Method, data: Any, network: Any = None) -> str:
+    """The kind of data that a method has of `data` (see `Experiment`), with a network.
+
+    Raises:
+      InputError: the method or the network cannot learn from such data; the message says what is missing.
+    """
+    if data is None:
+        usual = _USUAL_DATA.get(method.schedule or "", "text" if LABELS in method.learns else "binary")
+        found, name = usual, f"the default data of {method.name}"
+    else:
+        found, name = natural_kind(data), name_of(data) or "the data"
+    wanted = _wanted(method, network, found)
+    for kind in _ALSO[found]:
+        if kind in wanted:
+            return kind
+    raise InputError(
+        f"{method.name} takes {' or '.join(wanted)} data, but {name} is {found}"
+        + (f": no density is learned of {found}" if DENSITY in method.learns and LABELS not in method.learns else "")
+    )
+
+
+def _wanted(method: Method, network: Any, found: str) -> tuple[str, ...]:
+    """The kinds that a method takes with a network, the most natural one of `found` first."""
+    by_method: tuple[str, ...] = ()
+    if LABELS in method.learns:
+        by_method += ("text", "image", "vector")
+    if DENSITY in method.learns:
+        by_method += ("binary",)
+    if method.foreign == "aligned":
+        by_method = ("text",)
+    part = NETWORKS.get(network) if isinstance(network, str) and network in NETWORKS.names else network
+    if isinstance(part, NetworkPart):
+        both = tuple(kind for kind in by_method if kind in part.kinds)
+        if not both:
+            raise InputError(
+                f"{method.name} takes {' or '.join(by_method)} data, the network {part.name} {' or '.join(part.kinds)}"
+            )
+        return both
+    if found == "binary" and "binary" in by_method:
+        return ("binary",)
+    return by_method
+
+
+def natural_kind(data: Any) -> str:
+    """The kind of a data set as it is, before any network."""
+    if not isinstance(data, str):
+        return getattr(data, "kind", None) or _no_kind(data)
+    if data in NAMES:
+        return NAMES[data]
+    if ":" in data and not pathlib.Path(data).exists():
+        return natural_kind(loaded(data))
+    folder = pathlib.Path(data)
+    tables = sorted(folder.glob("train.*")) if folder.is_dir() else [folder]
+    if not tables or not tables[0].exists():
+        DATA.get(data)  # says that there is none
+        raise InputError(f"{data}: no such data set or folder; known sets are {', '.join(NAMES)}")
+    if tables[0].suffix == ".npz":
+        return "vector"
+    return "text" if _has_text(tables[0]) else "vector"
+
+
+def _no_kind(data: Any) -> str:
+    raise InputError(
+        f"data: expected a name, a folder, FILE.py:NAME or a data set of tffcl.datasets, found {type(data).__name__}"
+    )
+
+
+def _has_text(path: pathlib.Path) -> bool:
+    """Whether a table has a column or key of texts, going by its first line."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        line = file.readline(1 << 20)
+    if path.suffix == ".jsonl":
+        return '"text"' in line
+    separator = "\t" if path.suffix == ".tsv" else ","
+    return "text" in [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
+
+
+def name_of(data: Any) -> Optional[str]:
+    """What data are called; None where none are given."""
+    if data is None or not isinstance(data, str):
+        return getattr(data, "name", None)
+    return data if data in NAMES or ":" in data else pathlib.Path(data).resolve().name
+
+
+_LOADED: dict[str, Any] = {}
+
+
+def loaded(reference: str) -> Any:
+    """The data set that FILE.py:NAME refers to, made once; a function is called."""
+    if reference not in _LOADED:
+        found = DATA.get(reference)
+        _LOADED[reference] = found() if callable(found) else found
+    return _LOADED[reference]

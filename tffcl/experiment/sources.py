@@ -1,0 +1,152 @@
+"""Data sets as a run meets them: by name, folder, file or object, and as the kind that its network takes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import zlib
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import numpy as np
+
+from tffcl import datasets, errors
+from tffcl.experiment import kinds
+from tffcl.experiment.experiment import Experiment
+
+logger = logging.getLogger(__name__)
+
+
+def usual_data(experiment: Experiment) -> str:
+    """The name of the data set that a method has where none is given: the paper's if it is at hand."""
+    wanted = {
+        "text": ("trec6",), "binary": ("mnist",), "image": ("emnist-balanced", "fashion-mnist", "mnist"),
+    }.get(experiment.kind, ())  # fmt: skip
+    if experiment.kind == "image" and getattr(experiment.method, "study", False):
+        wanted = ("mnist",)
+    ships = "sample" if experiment.kind == "text" else "digits"
+    for name in wanted:
+        if datasets.available(name, experiment.data_dir) or _downloaded(name, experiment.data_dir):
+            return name
+    logger.info(
+        "data: %s not at hand: taking %s; --data-dir DIR or --data NAME|PATH for other data",
+        " and ".join(wanted), "the small sample that ships" if ships == "sample" else "digits, 8 x 8",
+    )  # fmt: skip
+    return ships
+
+
+def _downloaded(name: str, data_dir: Optional[str]) -> bool:
+    """Whether a text set comes from the network into the cache; images are not fetched unasked."""
+    if name not in kinds.TEXTS:
+        return False
+    try:
+        datasets.load(name, data_dir)
+    except errors.DatasetError:
+        return False
+    return True
+
+
+def load(experiment: Experiment) -> Any:
+    """The data set: an `EncodedTextDataset`, `ImageDataset`, `BinaryVectors` or `ArrayDataset`.
+
+    Raises:
+      DatasetError: the data are missing or malformed.
+      WordVectorError: the word vectors are.
+    """
+    data, kind = experiment.data, experiment.kind
+    if isinstance(data, str) and data not in kinds.NAMES and ":" in data and not pathlib.Path(data).exists():
+        data = kinds.loaded(data)
+    if kind == "text":
+        texts = datasets.load(data, experiment.data_dir) if isinstance(data, str) else data
+        return datasets.encode(texts, word_vectors(experiment, texts))
+    if kind == "binary":
+        return _binary(experiment, data)
+    if kind == "image" and isinstance(data, str):
+        return datasets.load_images(data, experiment.data_dir)
+    if kind == "vector":
+        return datasets.load_arrays(data) if isinstance(data, str) else datasets.as_arrays(data)
+    return data
+
+
+def _binary(experiment: Experiment, data: Any) -> datasets.BinaryVectors:
+    seed = experiment.split_seed if experiment.binarise == "stochastic" else None
+
+    def images(name: str) -> datasets.BinaryVectors:
+        return datasets.vectors_of_images(datasets.load_images(name, experiment.data_dir), seed=seed)
+
+    if isinstance(data, datasets.ImageDataset):
+        return datasets.vectors_of_images(data, seed=seed)
+    if not isinstance(data, str):
+        return data
+    if data == "mnist+letters":
+        return datasets.join_vectors(images("mnist"), images("emnist-letters"))
+    if data in kinds.BINARIES:
+        names = kinds.BINARY_SETS if data == "binary" else (data,)
+        return datasets.vectors_of_sets([datasets.load_binary(name, experiment.data_dir) for name in names])
+    return images(data)
+
+
+def word_vectors(experiment: Experiment, texts: datasets.TextDataset) -> datasets.WordVectors:
+    """Word vectors of the words in use."""
+    source = experiment.embeddings or _usual_vectors(experiment.data_dir)
+    if source == "own":
+        tokenised = [datasets.tokenise(text) for text in texts.train_texts]
+        vectors = datasets.train_word_vectors(tokenised, seed=experiment.seed)
+    else:
+        words = {word for text in (*texts.train_texts, *texts.test_texts) for word in datasets.tokenise(text)}
+        vectors = datasets.load_word_vectors(source, words)
+    logger.info(
+        "word vectors: %d words, %d dimensions, from %s",
+        len(vectors.words), vectors.vectors.shape[1], vectors.source,
+    )  # fmt: skip
+    return vectors
+
+
+def _usual_vectors(data_dir: Optional[str]) -> str:
+    from tffcl.datasets import folders, glove_package
+
+    folder = data_dir or os.environ.get(folders.ENVIRONMENT_VARIABLE)
+    files = sorted(pathlib.Path(folder).expanduser().glob("glove/*.bin")) if folder else []
+    if files:
+        return str(files[0])
+    return "glove-50" if glove_package.available() else "own"
+
+
+def domains_of(experiment: Experiment, images: Any) -> datasets.Domains:
+    """The images as ever other domains, one a task."""
+    if experiment.data in kinds.PAIRS:
+        first, second = experiment.data.split("+")
+        every = datasets.mnist_fashion(
+            datasets.load_images(first, experiment.data_dir),
+            datasets.load_images(f"{second}-mnist", experiment.data_dir),
+        )
+    elif isinstance(images, datasets.Domains):
+        every = images
+    elif experiment.domains == "classes":
+        every = datasets.emnist_balanced(images)
+    elif experiment.domains == "mild":
+        every = datasets.mild(images)
+    elif experiment.domains == "permutations":
+        # Section 5.1 of FIL-VER permutes every task. Else the first is as it is, so that a convolution has something to
+        # learn.
+        keep = not getattr(experiment.method, "study", False)
+        every = datasets.permutations(images, experiment.num_tasks, experiment.split_seed, keep_first=keep)
+    else:
+        count = experiment.num_tasks
+        every = datasets.rotations(images, [360 * turn / count for turn in range(count)])
+    if experiment.num_tasks > len(every):
+        raise errors.InputError(
+            f"num_tasks: {experiment.num_tasks} tasks, but {every.name} has {len(every)} domains, and each task is one"
+        )
+    import dataclasses
+
+    return dataclasses.replace(every, domains=every.domains[: experiment.num_tasks])
+
+
+def checksum(arrays: Iterable[np.ndarray]) -> str:
+    """A short sum over all data of a run, so that it is not resumed with other ones."""
+    total = 0
+    for array in arrays:
+        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
+    return f"{total:08x}"

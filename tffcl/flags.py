@@ -1,0 +1,240 @@
+"""Flags of the command line, made of options: `--help` in groups, `--config FILE`, `--print-config`. No TensorFlow here."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
+
+import click
+
+from tffcl import parts
+from tffcl.algorithms import registry
+from tffcl.algorithms.method import Method
+from tffcl.errors import InputError
+from tffcl.experiment import defaults, kinds
+from tffcl.experiment.experiment import Experiment, describe
+from tffcl.experiment.groups import Data
+from tffcl.options import Field, fields_of, flat, parse
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class _Value(click.ParamType):
+    """What an option takes, converted and checked as the option says."""
+
+    def __init__(self, field: Field):
+        self.field = field
+        self.name = "text"
+
+    def convert(self, value: Any, param: Optional[click.Parameter], ctx: Optional[click.Context]) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse(self.field, value)
+        except InputError as error:
+            self.fail(getattr(error, "reason", str(error)), param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: Optional[click.Context] = None) -> str:
+        declared = self.field.option
+        if declared.metavar:
+            return declared.metavar
+        if declared.choices:
+            return "|".join(declared.choices)
+        names = {int: "N", float: "NUMBER"}
+        return names.get(self.field.type, "TEXT")
+
+
+class ExperimentCommand(click.Command):
+    """`tffcl run METHOD`: its flags are the options of the experiment that the rest of the command line asks for."""
+
+    def __init__(self, reference: str, method: Method):
+        super().__init__(reference, context_settings=_CONTEXT, help=_about(method))
+        self.method = method
+        self._experiment = Experiment(method)
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
+        given = _scanned(args)
+        method = registry.beside(self.method, given["method"]) if "method" in given else self.method
+        document = _document(given["config"]) if "config" in given else {}
+        data, network = (given.get(name, document.get(name)) for name in ("data", "network"))
+        self._experiment = Experiment(method, data=data, network=network)
+        self._document = {name: value for name, value in document.items() if name not in ("method", "data", "network")}
+        return super().make_context(info_name, args, parent, **extra)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        found: list[click.Parameter] = []
+        for title, group in self._experiment.group_types:
+            for field in fields_of(group):
+                found.append(_flag(self._experiment, field, title))
+        found += [
+            _option(["--method"], "Another method under the conditions of this one's paper.", "method", "NAME"),
+            _option(["--network"], "The network: a name of `tffcl list`, or FILE.py:NAME, a function that makes a Keras "
+                    "model of an input shape and a number of classes.  [default: what suits the data]", "network",
+                    "NAME|FILE:NAME"),
+            _option(["--config"], "Options from a TOML or JSON file; flags stand over them.", "config", "FILE"),
+            click.Option(["--print-config"], is_flag=True, help="Print all options as a file for --config, and end."),
+            click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_help_all,
+                         help="Show every flag, and end."),
+        ]  # fmt: skip
+        return [*found, *super().get_params(ctx)]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        everything = ctx.meta.get("tffcl.help_all", False)
+        groups: dict[str, list[Any]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and (everything or not getattr(param, "advanced", False)):
+                groups.setdefault(getattr(param, "title", "more"), []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title.capitalize()):
+                formatter.write_dl(records)
+
+    def experiment(self, ctx: click.Context) -> Experiment:
+        """The experiment that the flags ask for."""
+        unset = ("method", "config", "network", "data", "print_config")
+        given = {name: value for name, value in ctx.params.items() if value is not None and name not in unset}
+        return self._experiment.replace(**{**self._document, **given})
+
+    def invoke(self, ctx: click.Context) -> Any:
+        experiment = self.experiment(ctx)
+        if ctx.params["print_config"]:
+            click.echo(experiment.to_toml(), nl=False)
+            return None
+        from tffcl import reports  # TensorFlow comes now
+
+        results = experiment.run()
+        reports.show(results.directory)
+        return None
+
+
+def _about(method: Method) -> str:
+    paper = f" ({method.paper})" if method.paper else ""
+    return f"{method.about}{paper}"
+
+
+def _option(flags: list[str], text: str, title: str, metavar: str) -> click.Option:
+    option = click.Option(flags, help=text, metavar=metavar)
+    option.title = "method" if title == "method" else "more"  # type: ignore[attr-defined]
+    return option
+
+
+def _flag(experiment: Experiment, field: Field, title: str) -> click.Option:
+    declared, names = field.option, [field.flag, *field.option.aliases]
+    default = _default_shown(experiment, field)
+    text = f"{declared.help}{default}"
+    if field.type is bool:
+        usual = experiment.defaults.get(field.name, field.default)
+        flags = [f"{field.flag}/--no-{field.flag[2:]}"] if usual or field.default else [field.flag]
+        option = click.Option([*flags, field.name], default=None, is_flag=True, help=text)
+    else:
+        option = click.Option(
+            [*names, field.name], type=_Value(field), multiple=declared.join, help=text, callback=_joined(declared.join)
+        )
+    only = declared.only
+    here = not only or bool(set(only) & {experiment.kind, experiment.scenario})
+    option.title, option.advanced = title, declared.advanced or not here  # type: ignore[attr-defined]
+    return option
+
+
+def _joined(join: bool) -> Any:
+    if not join:
+        return None
+    return lambda ctx, param, value: tuple(each for part in value for each in part) if value else None
+
+
+def _default_shown(experiment: Experiment, field: Field) -> str:
+    if field.type is bool and not experiment.defaults.get(field.name):
+        return ""
+    if field.name == "data":
+        return f"  [default: {_usual_data(experiment)}]"
+    usual = experiment.defaults[field.name]
+    several = [experiment]
+    if experiment.data is None:
+        others = defaults.data_with_defaults(experiment.method, experiment.kind)
+        several += [experiment.replace(data=name) for name in others if name in kinds.NAMES]
+    told = describe(several, field.name)
+    return "" if told == "none" and usual is None else f"  [default: {told}]"
+
+
+def _usual_data(experiment: Experiment) -> str:
+    return {
+        "text": "trec6; the sample that ships where it is not at hand",
+        "binary": "mnist; digits, which needs no files, where it is not at hand",
+        "image": "the first at hand of emnist-balanced, fashion-mnist, mnist and digits, which needs no files",
+    }.get(experiment.kind, "none")
+
+
+def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta["tffcl.help_all"] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_SCANNED = {"--method": "method", "--network": "network", "--config": "config", "--data": "data", "--dataset": "data"}
+
+
+def _scanned(args: Sequence[str]) -> dict[str, str]:
+    """The flags on which the others depend."""
+    found, rest = {}, list(args)
+    while rest:
+        name, separator, value = rest.pop(0).partition("=")
+        if name in _SCANNED:
+            if not separator and rest:
+                value = rest.pop(0)
+            found[_SCANNED[name]] = value
+    return found
+
+
+def _document(path: str) -> dict[str, Any]:
+    """Options of a TOML or JSON file.
+
+    Raises:
+      InputError: no such file, or it holds no options.
+    """
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8-sig")
+        found = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--config {path}: {reason}") from error
+    if not isinstance(found, Mapping):
+        raise InputError(f"--config {path}: expected options by name, found {type(found).__name__}")
+    return flat(found)
+
+
+class RunGroup(click.Group):
+    """`tffcl run`: a command for every method, and for FILE.py:NAME."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(registry.METHODS.names)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> Optional[click.Command]:
+        return ExperimentCommand(cmd_name, registry.find_method(cmd_name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, _about(registry.find_method(name))) for name in self.list_commands(ctx)]
+        with formatter.section("Methods"):
+            formatter.write_dl(rows)
+
+
+def parse_run(args: Iterable[str]) -> Experiment:
+    """The experiment that the arguments of `tffcl run` ask for.
+
+    >>> parse_run(["fedseit", "--data", "sample", "--num-rounds", "2"]).num_rounds
+    2
+    """
+    reference, *flags = args
+    command = ExperimentCommand(reference, registry.find_method(reference))
+    found: list[Experiment] = []
+    command.invoke = lambda ctx: found.append(command.experiment(ctx))  # type: ignore[method-assign]
+    command.main(flags, standalone_mode=False)
+    return found[0]

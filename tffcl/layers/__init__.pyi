@@ -1,0 +1,10 @@
+from .alignment import ForeignAlignment as ForeignAlignment
+from .autoregressive import AutoregressiveMask as AutoregressiveMask
+from .decomposed import DecomposedConv1D as DecomposedConv1D
+from .decomposed import DecomposedConv2D as DecomposedConv2D
+from .decomposed import DecomposedDense as DecomposedDense
+from .kernels import KernelLayout as KernelLayout
+from .kernels import VectorLayout as VectorLayout
+from .masked import DecomposedMaskedDense as DecomposedMaskedDense
+from .masked import MaskedDense as MaskedDense
+from .variational import GaussianHead as GaussianHead

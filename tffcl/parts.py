@@ -1,0 +1,106 @@
+"""Parts by name: methods, networks, transfers and data sets that ship, come with a package, or stand in a file.
+
+`my_file.py:name` and `package.module:name` name a Python object of the user's; running its code is what naming it asks
+for. Packages announce parts as entry points of the groups `tffcl.methods`, `tffcl.networks`, `tffcl.transfers` and
+`tffcl.data`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import pathlib
+import re
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from tffcl.errors import InputError
+
+_REFERENCE = re.compile(r"(?P<where>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
+
+
+class Registry:
+    """The parts of one kind.
+
+    Args:
+      kind: "method", for example, as messages call it.
+      group: of entry points.
+      shipped: name -> "module:attribute", or the part itself.
+    """
+
+    def __init__(self, kind: str, group: str, shipped: Mapping[str, Any]):
+        self.kind, self.group, self._shipped = kind, group, dict(shipped)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parts that ship or are installed."""
+        return (*self._shipped, *(name for name in self._installed() if name not in self._shipped))
+
+    def get(self, reference: str) -> Any:
+        """The part called `reference`, or the object that it refers to.
+
+        Raises:
+          InputError: there is none, or the file or module cannot be loaded.
+        """
+        if reference in self._shipped:
+            found = self._shipped[reference]
+            return load_object(found, self.kind) if isinstance(found, str) else found
+        installed = self._installed().get(reference)
+        if installed is not None:
+            return installed.load()
+        if _REFERENCE.fullmatch(reference):
+            return load_object(reference, self.kind)
+        near = difflib.get_close_matches(reference, self.names, 1)
+        hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(self.names)}"
+        raise InputError(
+            f"{self.kind}: no {self.kind} is called {reference!r}; {hint}, or my_file.py:NAME for one of your own"
+        )
+
+    def _installed(self) -> Mapping[str, metadata.EntryPoint]:
+        points: Any = metadata.entry_points()
+        # Python 3.9 gives a mapping of groups.
+        chosen = points.select(group=self.group) if hasattr(points, "select") else points.get(self.group, ())
+        return {point.name: point for point in chosen}
+
+
+def load_object(reference: str, kind: str = "part") -> Any:
+    """The object that "file.py:name" or "package.module:name" refers to.
+
+    Raises:
+      InputError: no such file, module or name, or an error while it is loaded.
+    """
+    found = _REFERENCE.fullmatch(reference)
+    if found is None:
+        raise InputError(f"{kind}: expected my_file.py:NAME or package.module:NAME, found {reference!r}")
+    where, name = found["where"], found["name"]
+    try:
+        module = _file_module(pathlib.Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except InputError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        raise InputError(f"{kind}: {where} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not hasattr(module, name):
+        raise InputError(f"{kind}: {where} has no {name!r}")
+    return getattr(module, name)
+
+
+def _file_module(path: pathlib.Path) -> Any:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    name = f"tffcl_user_{path.stem}"
+    if name in sys.modules and sys.modules[name].__file__ == str(path.resolve()):
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path}: no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

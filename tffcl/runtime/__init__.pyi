@@ -1,0 +1,13 @@
+from .contexts import LocalRuntime as LocalRuntime
+from .contexts import local as local
+from .contexts import set_local as set_local
+from .in_process_runtime import InProcessRuntime as InProcessRuntime
+from .in_process_runtime import in_process as in_process
+from .in_process_runtime import set_in_process as set_in_process
+from .quiet import quiet_logs as quiet_logs
+from .remote_runtime import LocalWorkers as LocalWorkers
+from .remote_runtime import RemoteRuntime as RemoteRuntime
+from .remote_runtime import allow_missing_clients as allow_missing_clients
+from .remote_runtime import remote as remote
+from .remote_runtime import take_worker_failures as take_worker_failures
+from .worker import Worker as Worker

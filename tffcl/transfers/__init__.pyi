@@ -1,0 +1,12 @@
+from .ablations import RandomTask as RandomTask
+from .ablations import Zeroed as Zeroed
+from .all_past import AllPast as AllPast
+from .documents import document_vectors as document_vectors
+from .knowledge_base import KnowledgeBase as KnowledgeBase
+from .none import NoTransfer as NoTransfer
+from .previous_task import PreviousTask as PreviousTask
+from .private_centroids import CentroidPrivacy as CentroidPrivacy
+from .sampled import Sampled as Sampled
+from .sit import SIT as SIT
+from .sit_decision import build_sit_decision as build_sit_decision
+from .transfer import Transfer as Transfer

@@ -1,0 +1,115 @@
+"""Which transfer a run has, and its options; nothing here imports TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Optional
+
+from tffcl import transfers
+from tffcl.errors import InputError
+from tffcl.options import OptionError, Options, option
+from tffcl.parts import Registry
+
+if TYPE_CHECKING:
+    from tffcl.transfers import Transfer
+
+TRANSFERS = Registry(
+    "transfer",
+    "tffcl.transfers",
+    {
+        "previous": "tffcl.transfers:PreviousTask",
+        "all": "tffcl.transfers:AllPast",
+        "sampled": "tffcl.transfers:Sampled",
+        "sit": "tffcl.transfers:SIT",
+    },
+)
+
+# Q as in the FedSeIT paper, and few enough for noise to leave something of a centroid.
+MAX_CLUSTERS, MAX_NOISED_CLUSTERS, MIN_CLUSTER_SIZE = 200, 4, 2
+_OF_SIT = ("max_clusters", "min_cluster_size", "dp_sit_clip", "dp_sit_noise")
+
+
+def _mark(chosen: Selection) -> str:
+    by_k = {"sit": "+sit", "sampled": "+sampled"}.get(chosen.selection)
+    return f"{by_k}{chosen.top_k}" if by_k else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection(Options):
+    """What each client receives from the knowledge base at the start of a task.
+
+    Attributes: see `tffcl run fedseit --help`.
+
+    Raises:
+      InputError: options that are for another selection, or clip without noise.
+    """
+
+    selection: str = option(
+        "previous",
+        "Foreign adaptives: the previous task of every other client, all past tasks of all others, --top-k of them "
+        "drawn at random (sampled), or the --top-k most similar (sit); or a transfer of one's own, my_file.py:NAME.",
+        metavar="previous|all|sampled|sit|FILE:NAME", mark=_mark,
+    )  # fmt: skip
+    top_k: int = option(3, "K of --selection sit and sampled.", least=1)
+    max_clusters: Optional[int] = option(
+        None, "Q of --selection sit: most centroids of a task that a client sends; none for "
+        f"{MAX_CLUSTERS}, or {MAX_NOISED_CLUSTERS} with --dp-sit-noise.", least=1, metavar="Q", sparse=True, advanced=True,
+    )  # fmt: skip
+    min_cluster_size: Optional[int] = option(
+        None, f"Centroids of fewer documents are not sent; none for {MIN_CLUSTER_SIZE}.", least=1, metavar="DOCUMENTS",
+        sparse=True, advanced=True,
+    )  # fmt: skip
+    dp_sit_clip: Optional[float] = option(
+        None, "Differential privacy of each document in the centroids: the norm to which its vector is clipped.",
+        above=0, metavar="NORM", sparse=True, advanced=True,
+    )  # fmt: skip
+    dp_sit_noise: Optional[float] = option(
+        None, "Standard deviation of the noise on sums of documents, in units of --dp-sit-clip, and on their counts.",
+        above=0, metavar="MULTIPLIER", sparse=True, advanced=True,
+        mark=lambda chosen: "+sitdp" if chosen.dp_sit_noise is not None else "",
+    )  # fmt: skip
+    foreign: str = option(
+        "selected", "What stands in the place of the selected adaptives, to measure what they are worth.",
+        choices=("selected", "zeros", "random"), mark=lambda chosen: f"+{chosen.foreign}",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in _OF_SIT if getattr(self, name) is not None]
+        if given and self.selection != "sit":
+            raise OptionError(given[0], "is for --selection sit")
+        if (self.dp_sit_clip is None) != (self.dp_sit_noise is None):
+            raise OptionError("dp_sit_clip", "--dp-sit-clip and --dp-sit-noise go together")
+
+    def transfer(self, num_tasks: int, seed: int) -> Transfer:
+        """The transfer of a run of so many tasks."""
+        chosen = self._chosen(num_tasks, seed)
+        if self.foreign == "zeros":
+            return transfers.Zeroed(chosen)
+        return transfers.RandomTask(chosen, seed) if self.foreign == "random" else chosen
+
+    def _chosen(self, num_tasks: int, seed: int) -> Transfer:
+        if self.selection == "previous":
+            return transfers.PreviousTask()
+        if self.selection == "all":
+            return transfers.AllPast(num_tasks)
+        if self.selection == "sampled":
+            return transfers.Sampled(self.top_k, seed)
+        if self.selection == "sit":
+            return self._sit()
+        made: Any = TRANSFERS.get(self.selection)(k=self.top_k)
+        if not isinstance(made, transfers.Transfer):
+            raise InputError(f"selection: {self.selection} makes a {type(made).__name__}, no tffcl.transfers.Transfer")
+        return made
+
+    def _sit(self) -> Transfer:
+        privacy, clusters = None, MAX_CLUSTERS
+        if self.dp_sit_clip is not None and self.dp_sit_noise is not None:
+            privacy = transfers.CentroidPrivacy(self.dp_sit_clip, self.dp_sit_noise)
+            clusters = MAX_NOISED_CLUSTERS
+        return transfers.SIT(
+            k=self.top_k,
+            q=self.max_clusters or clusters,
+            min_cluster_size=self.min_cluster_size or MIN_CLUSTER_SIZE,
+            privacy=privacy,
+        )
