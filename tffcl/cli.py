@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import pathlib
 from importlib import metadata
+from typing import Any, Optional
 
 import click
 
+from tffcl.algorithms import registry
 from tffcl.console import exit_with
+from tffcl.experiment import kinds
 from tffcl.flags import RunGroup
+from tffcl.models.registry import NETWORKS
+from tffcl.papers import FIL_VER_TABLES
+from tffcl.transfers.options import TRANSFERS
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,6 +26,209 @@ def tffcl() -> None:
 @tffcl.group(cls=RunGroup)
 def run() -> None:
     """Run a method on data, and leave a run directory."""
+
+
+@tffcl.command("list")
+def list_parts() -> None:
+    """Methods and the kinds of data that they take, data sets, networks, transfers."""
+    columns = {"text": "sample", "image": "digits", "vector": "iris", "binary": "binary"}
+    click.echo(f"{'method':20}" + "".join(f"{kind:9}" for kind in columns) + "about")
+    for name in registry.METHODS.names:
+        method = registry.find_method(name)
+        marks = [("x" if _takes(method, kind, data) else "-") for kind, data in columns.items()]
+        click.echo(f"{name:20}" + "".join(f"{mark:9}" for mark in marks) + method.about)
+    for kind in columns:
+        click.echo(
+            f"\n{kind} data: {', '.join(each for each, found in kinds.NAMES.items() if found == kind)}"
+        )
+    click.echo(
+        f"\nnetworks: {', '.join(NETWORKS.names)}\n\ntransfers (--selection): {', '.join(TRANSFERS.names)}"
+    )
+
+
+def _takes(method: Any, kind: str, data: str) -> bool:
+    try:
+        return kinds.kind_of(method, data) == kind
+    except ValueError:
+        return False
+
+
+_SEEDS = click.option(
+    "--seed",
+    "seeds",
+    type=int,
+    multiple=True,
+    default=(1, 2),
+    show_default=True,
+    help="Seeds; may be repeated.",
+)
+_ROWS = click.option(
+    "--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]"
+)
+_JOBS = click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time."
+)
+_FLAGS = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS...]")
+
+
+def _passed_on(command: Any) -> Any:
+    """Flags of `tffcl run` that `tffcl reproduce` takes too, and hands on."""
+    for name in ("runtime", "data-dir", "num-epochs", "num-rounds"):
+        command = click.option(f"--{name}", f"passed_{name}", help="As for `tffcl run`.")(command)
+    return command
+
+
+def _as_flags(passed: dict[str, Any], flags: tuple[str, ...]) -> list[str]:
+    given = [
+        text
+        for name, value in passed.items()
+        if name.startswith("passed_") and value is not None
+        for text in (f"--{name[7:]}", str(value))
+    ]
+    return [*given, *flags]
+
+
+def _folder(paper: str) -> Any:
+    return click.option(
+        "--output-dir", default=f"runs/reproduce-{paper}", show_default=True, help="The folder of all runs."
+    )
+
+
+@tffcl.group()
+def reproduce() -> None:
+    """Run the experiments of a paper, and put the figures beside the paper's.
+
+    Stopped and given again, it goes on where it was. FLAGS after `--` are those of `tffcl run`, and stand over the
+    table's own.
+    """
+
+
+@reproduce.command("fedseit")
+@click.option(
+    "--data", "--dataset", "names", multiple=True, help="A data set; may be repeated.  [default: all five]"
+)
+@click.option(
+    "--variant", "variants", multiple=True, help="A row of the table; may be repeated.  [default: all]"
+)
+@click.option(
+    "--retention",
+    "retentions",
+    type=float,
+    multiple=True,
+    default=(1.0, 0.1),
+    show_default=True,
+    help="lambda_2.",
+)
+@click.option("--embeddings", metavar="FILE|NAME", help="As for `tffcl run fedseit`.")
+@_SEEDS
+@_passed_on
+@_folder("fedseit")
+@_JOBS
+@_FLAGS
+def reproduce_fedseit(
+    names: tuple[str, ...], variants: tuple[str, ...], retentions: tuple[float, ...], embeddings: Optional[str],
+    seeds: tuple[int, ...], output_dir: str, jobs: int, flags: tuple[str, ...], **passed: Any,
+) -> None:  # fmt: skip
+    """Table 2 of the FedSeIT paper."""
+    from tffcl.papers import fedseit, tables
+
+    table = fedseit.table(names, variants, retentions)
+    given = _as_flags({**passed, "passed_embeddings": embeddings}, flags)
+    tables.reproduce(table, table.rows, seeds, given, pathlib.Path(output_dir), jobs)
+
+
+@reproduce.command("confedmade")
+@click.option(
+    "--table", "number", type=click.IntRange(1, 4), default=3, show_default=True,
+    help="1: masks over clients; 2: choices of MADE; 3: all methods; 4: cut-off of the gates.",
+)  # fmt: skip
+@click.option(
+    "--num-clients", "passed_num-clients", help="As for `tffcl run`; not where a row assigns its tasks."
+)
+@_ROWS
+@_SEEDS
+@_passed_on
+@_folder("confedmade")
+@_JOBS
+@_FLAGS
+def reproduce_confedmade(
+    number: int, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, flags: tuple[str, ...],
+    **passed: Any,
+) -> None:  # fmt: skip
+    """A table of the ConFedMADE paper."""
+    from tffcl.papers import confedmade, tables
+
+    table, root = confedmade.table(number), pathlib.Path(output_dir) / f"table{number}"
+    tables.reproduce(table, table.chosen(rows), seeds, _as_flags(passed, flags), root, jobs)
+
+
+@reproduce.command("fil-ver")
+@click.option(
+    "--table", "name", type=click.Choice(FIL_VER_TABLES), default="rotations", show_default=True,
+    help="Domains of Fashion-MNIST; classes: MNIST and Fashion-MNIST under the same labels; enrollment: figure 8; "
+    "permuted: figure 5; privacy: noise on what is sent; leak: what an attacker makes of what is sent.",
+)  # fmt: skip
+@_ROWS
+@_SEEDS
+@_passed_on
+@_folder("fil-ver")
+@_JOBS
+@_FLAGS
+def reproduce_fil_ver(
+    name: str, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, flags: tuple[str, ...],
+    **passed: Any,
+) -> None:  # fmt: skip
+    """A table or figure of the FIL-VER paper."""
+    root, given = pathlib.Path(output_dir) / name, _as_flags(passed, flags)
+    if name == "leak":
+        from tffcl.papers import leak
+
+        leak.reproduce(rows, seeds, given, root)
+        return
+    from tffcl.papers import fil_ver, tables
+
+    table = fil_ver.table(name)
+    tables.reproduce(table, table.chosen(rows), seeds, given, root, jobs)
+
+
+@tffcl.command()
+@click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...")
+@click.option("--markdown", is_flag=True, help="Tables in Markdown.")
+@click.option("--plots/--no-plots", default=True, show_default=True, help="Draw RUN_DIR/plots/*.png.")
+@click.option(
+    "--compare", metavar="FILE|DIR",
+    help="All runs in one picture: of densities the NLL after each task, in FILE; of classifiers two pictures in DIR, "
+    "accuracy after each round and on each task at the end.",
+)  # fmt: skip
+def report(run_dirs: tuple[str, ...], markdown: bool, plots: bool, compare: Optional[str]) -> None:
+    """Tables and plots of finished runs."""
+    from tffcl.reports import summary
+
+    summary.report(run_dirs, markdown=markdown, plots=plots, compare=compare)
+
+
+@tffcl.command()
+@click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on; 0 for a free one.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 or :: for all."
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of the worker.  [default: all cores]")
+@click.option(
+    "--check", "address", metavar="HOST:PORT", help="Only ask whether a worker answers there: 0 or 1."
+)
+def worker(port: Optional[int], host: str, threads: Optional[int], address: Optional[str]) -> Optional[int]:
+    """Run a TFF worker for `tffcl run ... --runtime remote --workers HOST:PORT,...`, until SIGTERM or Ctrl-C.
+
+    It runs any graph that it is sent, by anybody who reaches its port.
+    """
+    from tffcl.runtime import serve
+
+    if address is not None:
+        return serve.check(address)
+    if port is None:
+        raise click.UsageError("give --port to run a worker, or --check HOST:PORT to ask whether one answers")
+    serve.serve(host, port, threads)
+    return None
 
 
 def main() -> None:

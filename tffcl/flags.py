@@ -10,13 +10,11 @@ from typing import Any, Optional
 
 import click
 
-from tffcl import parts
 from tffcl.algorithms import registry
 from tffcl.algorithms.method import Method
 from tffcl.errors import InputError
 from tffcl.experiment import defaults, kinds
 from tffcl.experiment.experiment import Experiment, describe
-from tffcl.experiment.groups import Data
 from tffcl.options import Field, fields_of, flat, parse
 
 if sys.version_info >= (3, 11):
@@ -60,13 +58,17 @@ class ExperimentCommand(click.Command):
         self.method = method
         self._experiment = Experiment(method)
 
-    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
+    def make_context(
+        self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
+    ) -> click.Context:
         given = _scanned(args)
         method = registry.beside(self.method, given["method"]) if "method" in given else self.method
         document = _document(given["config"]) if "config" in given else {}
         data, network = (given.get(name, document.get(name)) for name in ("data", "network"))
         self._experiment = Experiment(method, data=data, network=network)
-        self._document = {name: value for name, value in document.items() if name not in ("method", "data", "network")}
+        self._document = {
+            name: value for name, value in document.items() if name not in ("method", "data", "network")
+        }
         return super().make_context(info_name, args, parent, **extra)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -136,7 +138,11 @@ def _flag(experiment: Experiment, field: Field, title: str) -> click.Option:
         option = click.Option([*flags, field.name], default=None, is_flag=True, help=text)
     else:
         option = click.Option(
-            [*names, field.name], type=_Value(field), multiple=declared.join, help=text, callback=_joined(declared.join)
+            [*names, field.name],
+            type=_Value(field),
+            multiple=declared.join,
+            help=text,
+            callback=_joined(declared.join),
         )
     only = declared.only
     here = not only or bool(set(only) & {experiment.kind, experiment.scenario})
@@ -179,7 +185,13 @@ def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-_SCANNED = {"--method": "method", "--network": "network", "--config": "config", "--data": "data", "--dataset": "data"}
+_SCANNED = {
+    "--method": "method",
+    "--network": "network",
+    "--config": "config",
+    "--data": "data",
+    "--dataset": "data",
+}
 
 
 def _scanned(args: Sequence[str]) -> dict[str, str]:

@@ -72,7 +72,7 @@ class Option:
     join: bool = False
 
 
-def option(default: Any, help: str, **declared: Any) -> Any:  # noqa: A002 - the word that argparse and click use
+def option(default: Any, help: str, **declared: Any) -> Any:
     """A dataclass field that is an option; `declared` are attributes of `Option`.
 
     >>> @dataclasses.dataclass(frozen=True)

@@ -143,6 +143,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--runtime", default="in-process")
     parser.add_argument("--records", type=pathlib.Path, default=RECORDS)
+    parser.add_argument("--common-config", action="store_true", help="Settings that only one side records do not count.")
     given = parser.parse_args()
     if given.action == "list":
         print("\n".join(RUNS))
@@ -161,6 +162,12 @@ def main() -> int:
             continue
         recorded = json.loads(path.read_text())
         exact = recorded.pop("probe") == here
+        if given.common_config:
+            for side in (found, recorded):
+                side["results"].pop("config")
+            shared = set(found["config"]) & set(recorded["config"])
+            for side in (found, recorded):
+                side["config"] = {key: value for key, value in side["config"].items() if key in shared}
         different = differences(found, recorded, exact)
         failures += bool(different)
         print(f"{name}: {'differs' if different else 'equal' if exact else 'near'}", *different[:5], sep="\n  ", file=sys.stderr)

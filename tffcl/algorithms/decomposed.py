@@ -90,7 +90,9 @@ def build_fedseit(
       num_foreign: K, places for foreign adaptives; that of the network by default.
       **options: see `build_decomposed`.
     """
-    places = network.num_foreign if num_foreign is None and not isinstance(network, TextCNNConfig) else num_foreign
+    places = (
+        network.num_foreign if num_foreign is None and not isinstance(network, TextCNNConfig) else num_foreign
+    )
     if not places or places < 1:
         raise errors.InputError(
             f"num_foreign: FedSeIT needs at least 1 place for foreign adaptives, found {places}"

@@ -91,7 +91,9 @@ def build_fed_avg(
     return templates.compose_continual_process(work, aggregators.gated(factory), finalizer)
 
 
-def build_ewc(network: Network, *, weight: float, fisher_examples: int = 256, **options: Any) -> ContinualProcess:
+def build_ewc(
+    network: Network, *, weight: float, fisher_examples: int = 256, **options: Any
+) -> ContinualProcess:
     """FedAvg, or FedProx with `proximal`, whose clients hold on to past tasks by EWC (Kirkpatrick et al., 2017).
 
     With one client it is EWC as published, without any federation.

@@ -97,7 +97,9 @@ def build_fil_ver(
     update = finalizers.build_server_update(work.shared_type, server_optimizer)
     if sharing == "none":
         return templates.compose_continual_process(work, factory, update)
-    options = server_side_training if isinstance(server_side_training, finalizers.ServerSideTraining) else None
+    options = (
+        server_side_training if isinstance(server_side_training, finalizers.ServerSideTraining) else None
+    )
     finalizer = finalizers.build_server_side_training(update, model.classifier, told, options, seed)
     rows = aggregators.by_name(weights=factory, rehearsal=aggregators.ConcatenationFactory())
     return templates.compose_continual_process(work, rows, finalizer)

@@ -113,8 +113,13 @@ _BASELINES = (
     _baseline(fed_avg.FED_AVG, "cl-finetune", "The first client's tasks alone.", clients="single"),
     _baseline(fed_avg.EWC, "cl-ewc", "The first client's tasks alone, with EWC.", clients="single"),
     _baseline(
-        fed_avg.REPLAY, "cl-replay", "The first client's tasks alone, with all past examples.", clients="single"
+        fed_avg.REPLAY,
+        "cl-replay",
+        "The first client's tasks alone, with all past examples.",
+        clients="single",
     ),
-    _baseline(fed_avg.FED_AVG, "federated-offline", "FedAvg on all tasks of each client at once.", pool="clients"),
+    _baseline(
+        fed_avg.FED_AVG, "federated-offline", "FedAvg on all tasks of each client at once.", pool="clients"
+    ),
 )
 METHODS = {each.name: each for each in (CONFEDMADE, SYNCHRONISED, UNSYNCHRONISED, *_BASELINES)}

@@ -1,9 +1,10 @@
 from .decomposed import DecomposedWork as DecomposedWork
-from .options import Decomposition as Decomposition
 from .embedding_privacy import EmbeddingPrivacy as EmbeddingPrivacy
 from .export import export_keras_model as export_keras_model
 from .optimizers import FusedAdam as FusedAdam
 from .optimizers import LocalOptimizer as LocalOptimizer
+from .options import Decomposition as Decomposition
+from .options import LocalTraining as LocalTraining
 from .penalties import EWC as EWC
 from .penalties import FedCurv as FedCurv
 from .penalties import Penalty as Penalty
@@ -12,4 +13,3 @@ from .rehearsal import RehearsalModel as RehearsalModel
 from .rehearsal import RehearsalWork as RehearsalWork
 from .sharing import SHARING as SHARING
 from .sharing import Sharing as Sharing
-from .options import LocalTraining as LocalTraining

@@ -19,15 +19,14 @@ import tensorflow_federated as tff
 from tffcl.client_works import randomness
 from tffcl.client_works.connectivity import Connectivity
 from tffcl.client_works.decomposed_state import CURRENT, decomposed_state_type
-from tffcl.client_works.options import Decomposition
 from tffcl.client_works.evaluation import connected, evaluated, mean_loss
 from tffcl.client_works.exchange import Exchange
 from tffcl.client_works.optimizers import empty_variable
+from tffcl.client_works.options import Decomposition, LocalTraining
 from tffcl.client_works.outcome import all_finite, settle
 from tffcl.client_works.pieces import PiecewiseVariable, Variables, read, variables_of
 from tffcl.client_works.retention import build_retention, penalty
 from tffcl.client_works.task_views import of_task
-from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.training import ParameterGroup, Step, TrainingLoop, fresh_schedule, num_examples
 from tffcl.layers.kernels import absolute_sum, decomposed_kernel, foreign_sum, prune
 from tffcl.models.network import Network

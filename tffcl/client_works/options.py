@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tffcl.options import Options, OptionError, option
+from tffcl.options import OptionError, Options, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,9 @@ class Decomposition(Options):
     )  # fmt: skip
     proximal: float = 0.0
     share_dense: bool = option(
-        False, "DLS: share the projections and the head too.", mark=lambda chosen: "+dls" if chosen.share_dense else ""
+        False,
+        "DLS: share the projections and the head too.",
+        mark=lambda chosen: "+dls" if chosen.share_dense else "",
     )
     connectivity_aware: bool = True
     exchange: bool = True

@@ -19,10 +19,10 @@ from tffcl.client_works.connectivity import Connectivity
 from tffcl.client_works.evaluation import connected, evaluated, mean_loss
 from tffcl.client_works.fisher import fisher_of_client
 from tffcl.client_works.optimizers import empty_variable
+from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.outcome import all_finite, settle
 from tffcl.client_works.penalised import Penalised, Penalties
 from tffcl.client_works.task_views import of_task
-from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.training import ParameterGroup, Step, TrainingLoop, fresh_schedule, num_examples
 from tffcl.models.network import Network
 from tffcl.templates import ClientWork

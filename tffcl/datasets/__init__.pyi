@@ -1,3 +1,8 @@
+from .array_dataset import ArrayDataset as ArrayDataset
+from .array_dataset import as_arrays as as_arrays
+from .array_dataset import from_arrays as from_arrays
+from .array_dataset import from_frames as from_frames
+from .array_dataset import load_arrays as load_arrays
 from .binarisation import binarise as binarise
 from .binarisation import binarise_stochastic as binarise_stochastic
 from .binary_dataset import BinaryDataset as BinaryDataset
@@ -29,8 +34,3 @@ from .vector_sources import vectors_of_sets as vectors_of_sets
 from .word_vectors import WordVectors as WordVectors
 from .word_vectors import load_word_vectors as load_word_vectors
 from .word_vectors import train_word_vectors as train_word_vectors
-from .array_dataset import ArrayDataset as ArrayDataset
-from .array_dataset import as_arrays as as_arrays
-from .array_dataset import from_arrays as from_arrays
-from .array_dataset import from_frames as from_frames
-from .array_dataset import load_arrays as load_arrays

@@ -75,7 +75,13 @@ class ArrayDataset:
 
 
 def from_arrays(
-    train_x: Any, train_y: Any, test_x: Any, test_y: Any, *, name: str = "arrays", label_names: Optional[Sequence[str]] = None
+    train_x: Any,
+    train_y: Any,
+    test_x: Any,
+    test_y: Any,
+    *,
+    name: str = "arrays",
+    label_names: Optional[Sequence[str]] = None,
 ) -> ArrayDataset:
     """Examples and labels that are already in memory; labels are any whole numbers or strings.
 
@@ -121,14 +127,18 @@ def from_frames(
     """
     for part, frame in (("train", train), ("test", test)):
         if label not in frame:
-            raise DatasetError(f"{name}: {part} has no column {label!r}, only {', '.join(map(str, frame.columns))}")
+            raise DatasetError(
+                f"{name}: {part} has no column {label!r}, only {', '.join(map(str, frame.columns))}"
+            )
     columns = [column for column in train.columns if column != label]
     missing = [column for column in columns if column not in test]
     if missing:
         raise DatasetError(f"{name}: test has no column {missing[0]!r}")
     wrong = [column for column in columns if train[column].dtype.kind not in "biuf"]
     if wrong or not columns:
-        raise DatasetError(f"{name}: column {wrong[0]!r} is not numeric" if wrong else f"{name}: no columns of numbers")
+        raise DatasetError(
+            f"{name}: column {wrong[0]!r} is not numeric" if wrong else f"{name}: no columns of numbers"
+        )
     raw = [frame[columns].to_numpy(np.float64) for frame in (train, test)]
     mean, deviation = raw[0].mean(axis=0), raw[0].std(axis=0)
     scaled = [(part - mean) / np.where(deviation > 0, deviation, 1.0) for part in raw]
@@ -154,7 +164,9 @@ def load_arrays(name_or_path: str) -> ArrayDataset:
 
     frames = []
     for part in ("train", "test"):
-        found = [path / f"{part}{ending}" for ending in (".csv", ".tsv") if (path / f"{part}{ending}").is_file()]
+        found = [
+            path / f"{part}{ending}" for ending in (".csv", ".tsv") if (path / f"{part}{ending}").is_file()
+        ]
         if len(found) != 1:
             raise DatasetError(f"{path}: expected one of {part}.csv, {part}.tsv, found {len(found)}")
         try:
@@ -167,8 +179,13 @@ def load_arrays(name_or_path: str) -> ArrayDataset:
 def as_arrays(data: Any) -> ArrayDataset:
     """Images or binary vectors as vectors of numbers, images scaled to [0, 1]."""
     if isinstance(data, ImageDataset):
-        parts = [images.reshape(len(images), -1) / data.max_value for images in (data.train_images, data.test_images)]
-        return ArrayDataset(data.name, parts[0], data.train_labels, parts[1], data.test_labels, data.label_names)
+        parts = [
+            images.reshape(len(images), -1) / data.max_value
+            for images in (data.train_images, data.test_images)
+        ]
+        return ArrayDataset(
+            data.name, parts[0], data.train_labels, parts[1], data.test_labels, data.label_names
+        )
     if isinstance(data, ArrayDataset):
         return data
     return ArrayDataset(

@@ -119,7 +119,13 @@ def _of_densities(
     more = {}
     if network.num_patterns > 1:
         losses = [
-            _under_pattern(network, state.store[client]["plan"], parameters[client][task], plan.data.task(client, task), k)
+            _under_pattern(
+                network,
+                state.store[client]["plan"],
+                parameters[client][task],
+                plan.data.task(client, task),
+                k,
+            )
             for client in clients
             for task in range(plan.data.num_tasks)
             for k in range(network.num_patterns)
@@ -148,7 +154,9 @@ def _parameters(process: ContinualProcess, state: RunState, client: int) -> list
     return found
 
 
-def _under_pattern(network: Any, key: Any, parameters: tuple[Any, Any], task: Any, pattern: int) -> np.ndarray:
+def _under_pattern(
+    network: Any, key: Any, parameters: tuple[Any, Any], task: Any, pattern: int
+) -> np.ndarray:
     """-log p(x) of each test row in nats under one mask."""
     kernels, local = parameters
     context, rows = (
@@ -163,7 +171,9 @@ def _drawn(
 ) -> np.ndarray:
     """uint8 [T, n, height, width], drawn from each task's density."""
     kernels, local = variables = [tf.Variable(value) for value in parameters[0]]
-    made = models.MADE.from_task(network, kernels, local, tf.convert_to_tensor(key))  # one for all, so traced once
+    made = models.MADE.from_task(
+        network, kernels, local, tf.convert_to_tensor(key)
+    )  # one for all, so traced once
     drawn = []
     for task in parameters:
         for variable, value in zip(variables, task):

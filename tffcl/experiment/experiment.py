@@ -106,7 +106,10 @@ class Experiment:
     def fields(self) -> dict[str, Field]:
         """Every option by its name, but `data` and `network`."""
         found = {
-            field.name: field for _, group in self.group_types for field in fields_of(group) if field.name != "data"
+            field.name: field
+            for _, group in self.group_types
+            for field in fields_of(group)
+            if field.name != "data"
         }
         return found
 
@@ -178,7 +181,13 @@ class Experiment:
 
     def config(self) -> dict[str, Any]:
         """What config.json records of the options: all but where things lie, and only what matters here."""
-        values, usual, scenario = self.values, self.defaults, self._value("scenario", self.given)
+        usual, scenario = self.defaults, self._value("scenario", self.given)
+        values = {
+            name: getattr(group, name)
+            for group in self.groups.values()
+            for name in self.fields
+            if hasattr(group, name)
+        }
         recorded = {
             name: values[name]
             for name, field in self.fields.items()
@@ -195,7 +204,9 @@ class Experiment:
         values, titled = self.values, {}
         for title, kind in self.group_types:
             group = titled.setdefault(title, {})
-            group.update({field.name: values[field.name] for field in fields_of(kind) if field.name != "data"})
+            group.update(
+                {field.name: values[field.name] for field in fields_of(kind) if field.name != "data"}
+            )
         top = {"method": self.method.name, "data": self.data if isinstance(self.data, str) else None}
         head = "".join(f"{name} = {shown_toml(value)}\n" for name, value in top.items() if value is not None)
         return f"{head}\n{to_toml(titled.items())}"

@@ -14,7 +14,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tffcl import datasets, models, program, streams
+from tffcl import models, program, streams
 from tffcl.algorithms.fil_ver import Rehearsal
 from tffcl.client_works import LocalTraining, RehearsalModel, randomness
 from tffcl.experiment.sources import checksum
@@ -52,7 +52,9 @@ def build_classifier(plan: Any, encoder: models.Encoder) -> models.MLP:
 def build_network(plan: Any) -> models.EmbeddingClassifier:
     """Both in one network: what is pre-trained, and what the end-to-end methods train throughout."""
     encoder = build_encoder(plan)
-    return models.EmbeddingClassifier(encoder, build_classifier(plan, encoder), plan.group(EncoderConfig).beta)
+    return models.EmbeddingClassifier(
+        encoder, build_classifier(plan, encoder), plan.group(EncoderConfig).beta
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,7 +144,7 @@ def _pretrained(plan: Any) -> tuple[models.FrozenEncoder, np.ndarray]:
 def _all_of_task(plan: Any, task: int) -> program.ClientTask:
     """One task of all clients."""
     one = streams.TaskStream(plan.stream.name, tuple((tasks[task],) for tasks in plan.stream.tasks))
-    return plan.client_data(one, pool="all", first=task).task(0, 0)
+    return plan.client_data(one, pool="all").task(0, 0)
 
 
 def _log(plan: Any, accuracy: Optional[float], kept: bool) -> None:
@@ -151,7 +153,9 @@ def _log(plan: Any, accuracy: Optional[float], kept: bool) -> None:
     examples = sum(len(tasks[0].train) for tasks in plan.stream.tasks)
     how = "taken from the run directory" if kept else f"{own.pretraining_epochs} epochs"
     right = "no test examples" if accuracy is None else f"{100 * accuracy:.1f} % of its test examples right"
-    logger.info("pre-training: %s, %s, %d examples of task 1, %s: %s", kind, own.pretraining, examples, how, right)
+    logger.info(
+        "pre-training: %s, %s, %d examples of task 1, %s: %s", kind, own.pretraining, examples, how, right
+    )
 
 
 def accuracy_of(model: RehearsalModel, weights: np.ndarray, task: program.ClientTask) -> float:
@@ -173,5 +177,3 @@ def _kept(
         return None
     frozen, path = program.load_encoder(folder / "encoder.npz", encoder), folder / "classifier.npz"
     return frozen, archive.read(path)["weights"] if path.exists() else None
-
-

@@ -169,7 +169,8 @@ class Runtime(Options):
             raise OptionError("on_lost_worker", "is for --runtime remote")
         if remote and self.client_dir is not None and not os.path.isabs(self.client_dir):
             raise OptionError(
-                "client_dir", f"must be an absolute path on the machines of --workers; found {self.client_dir}"
+                "client_dir",
+                f"must be an absolute path on the machines of --workers; found {self.client_dir}",
             )
 
 

@@ -25,7 +25,12 @@ NAMES = {**dict.fromkeys(TEXTS, "text"), **dict.fromkeys((*IMAGES, *PAIRS), "ima
 DATA = Registry("data set", "tffcl.data", dict.fromkeys(NAMES))
 
 # What else each kind can be taken for.
-_ALSO = {"image": ("image", "binary", "vector"), "text": ("text",), "binary": ("binary", "vector"), "vector": ("vector",)}
+_ALSO = {
+    "image": ("image", "binary", "vector"),
+    "text": ("text",),
+    "binary": ("binary", "vector"),
+    "vector": ("vector",),
+}
 _USUAL_DATA = {"fedseit": "text", "confedmade": "binary", "fil-ver": "image"}
 
 
@@ -46,7 +51,11 @@ def kind_of(method: Method, data: Any, network: Any = None) -> str:
             return kind
     raise InputError(
         f"{method.name} takes {' or '.join(wanted)} data, but {name} is {found}"
-        + (f": no density is learned of {found}" if DENSITY in method.learns and LABELS not in method.learns else "")
+        + (
+            f": no density is learned of {found}"
+            if DENSITY in method.learns and LABELS not in method.learns
+            else ""
+        )
     )
 
 

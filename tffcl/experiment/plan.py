@@ -9,23 +9,18 @@ import itertools
 import logging
 import os
 import pathlib
-from collections.abc import Mapping
 from typing import Any, Optional
-
-import numpy as np
 
 from tffcl import datasets, errors, program, runtime, streams, transfers
 from tffcl.aggregators import ClientPrivacy
 from tffcl.algorithms.fed_avg import Importance
-from tffcl.client_works.options import LocalTraining
 from tffcl.client_works import RehearsalModel
+from tffcl.client_works.options import LocalTraining
 from tffcl.experiment import completion, frozen, scenarios, sources
 from tffcl.experiment.experiment import Experiment
-from tffcl.experiment.groups import Data
 from tffcl.models import EmbeddingClassifier, Network
 from tffcl.program.array_data import ArrayData, scaled
 from tffcl.program.results import Results
-from tffcl.templates import ContinualProcess
 from tffcl.transfers.options import Selection
 
 logger = logging.getLogger(__name__)
@@ -114,7 +109,11 @@ class Plan:
             train, test = len(data.train_labels), len(data.test_labels)
             what = f"{train} training and {test} test examples, {len(data.label_names)} labels"
         logger.info(
-            "data: %s, %s; %d rounds a task, up to %d epochs", data.name, what, self.num_rounds, self.num_epochs
+            "data: %s, %s; %d rounds a task, up to %d epochs",
+            data.name,
+            what,
+            self.num_rounds,
+            self.num_epochs,
         )
 
     # -- data -----------------------------------------------------------------------------------------------------
@@ -122,7 +121,11 @@ class Plan:
     @property
     def one_head(self) -> bool:
         """Whether labels are the data set's, with one head over all of them."""
-        return self.method.labels == "data" or self.method.pool != "none" or self.experiment.scenario == "domains"
+        return (
+            self.method.labels == "data"
+            or self.method.pool != "none"
+            or self.experiment.scenario == "domains"
+        )
 
     @property
     def num_classes(self) -> int:

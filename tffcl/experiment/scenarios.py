@@ -95,7 +95,9 @@ def _pools(experiment: Experiment, dataset: Any) -> Optional[list[range]]:
 
 def task_names(stream: streams.TaskStream, label_names: Sequence[str]) -> list[list[str]]:
     """What each client learns in each task, by the names of labels."""
-    return [["+".join(label_names[label] for label in task.labels) for task in tasks] for tasks in stream.tasks]
+    return [
+        ["+".join(label_names[label] for label in task.labels) for task in tasks] for tasks in stream.tasks
+    ]
 
 
 def pooled(stream: streams.TaskStream, pool: str) -> streams.TaskStream:

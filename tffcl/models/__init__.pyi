@@ -9,11 +9,11 @@ from .encoders import VectorEncoder as VectorEncoder
 from .keras_network import KerasNetwork as KerasNetwork
 from .made import ABSENT as ABSENT
 from .made import MADENetwork as MADENetwork
-from .options import MADEConfig as MADEConfig
 from .made_distribution import MADE as MADE
 from .mlp import MLP as MLP
 from .network import Classifier as Classifier
 from .network import Network as Network
+from .options import MADEConfig as MADEConfig
+from .options import TextCNNConfig as TextCNNConfig
 from .text_cnn import AlignedTextCNN as AlignedTextCNN
 from .text_cnn import TextCNN as TextCNN
-from .options import TextCNNConfig as TextCNNConfig

@@ -83,8 +83,8 @@ class MADE(tfp.distributions.Distribution):
             order_agnostic,
             connectivity_agnostic,
             num_masks,
-            activation,
-            share_biases,
+            activation=activation,
+            share_biases=share_biases,
             base_scale=base_scale,
         )
         with tf.name_scope(name) as scope:
@@ -123,7 +123,7 @@ class MADE(tfp.distributions.Distribution):
           InputError: a vector of another size.
         """
         known = {f.name: getattr(network.config, f.name) for f in dataclasses.fields(network.config)}
-        for training_only in ("synchronised", "attention_start"):
+        for training_only in ("distinct_masks", "attention_start"):
             del known[training_only]
         return cls(**known, kernels=kernels, local=local, plan=plan, observed=observed)
 

@@ -30,7 +30,9 @@ class TextCNNConfig(Options):
 
     embedding_size: int
     max_classes: int = 4
-    kernel_sizes: tuple[int, ...] = option((3, 4, 5), "Words that a filter spans.", least=1, parse=widths, sparse=True)
+    kernel_sizes: tuple[int, ...] = option(
+        (3, 4, 5), "Words that a filter spans.", least=1, parse=widths, sparse=True
+    )
     num_filters: int = option(128, "Filters of each kernel size.", least=1, sparse=True)
     dropout: float = option(0.3, "Share of features dropped before the head.", least=0, below=1, sparse=True)
     base_scale: float = option(
@@ -46,7 +48,9 @@ class TextCNNConfig(Options):
             if getattr(self, name) < 1:
                 raise OptionError(name, f"expected at least 1, found {getattr(self, name)}")
         if not self.kernel_sizes or len(set(self.kernel_sizes)) < len(self.kernel_sizes):
-            raise OptionError("kernel_sizes", f"expected sizes of at least 1, each once, found {self.kernel_sizes}")
+            raise OptionError(
+                "kernel_sizes", f"expected sizes of at least 1, each once, found {self.kernel_sizes}"
+            )
 
 
 ACTIVATIONS = ("elu", "gelu", "leaky_relu", "relu", "selu", "sigmoid", "softplus", "swish", "tanh")
@@ -102,10 +106,14 @@ class MADEConfig(Options):
         metavar="natural|random|N,N,...",
     )  # fmt: skip
     order_agnostic: bool = option(
-        False, "OA: every mask has an order of its own.", mark=lambda made: "+oa" if made.order_agnostic else ""
+        False,
+        "OA: every mask has an order of its own.",
+        mark=lambda made: "+oa" if made.order_agnostic else "",
     )
     connectivity_agnostic: bool = option(
-        False, "CA: every mask numbers hidden units anew.", mark=lambda made: "+ca" if made.connectivity_agnostic else ""
+        False,
+        "CA: every mask numbers hidden units anew.",
+        mark=lambda made: "+ca" if made.connectivity_agnostic else "",
     )
     num_masks: Optional[int] = option(
         None, "Masks that training goes through and evaluation averages over; none for 1, or 8 with OA or CA.",
@@ -146,12 +154,16 @@ class MADEConfig(Options):
     def _check_order(self) -> None:
         if isinstance(self.order, str):
             if self.order not in ("natural", "random"):
-                raise OptionError("order", f"expected 'natural', 'random' or a permutation, found {self.order!r}")
+                raise OptionError(
+                    "order", f"expected 'natural', 'random' or a permutation, found {self.order!r}"
+                )
             return
         if self.order_agnostic:
             raise OptionError("order", "a permutation and order_agnostic contradict each other")
         if self.input_size > 1 and sorted(self.order) != list(range(1, self.input_size + 1)):
-            raise OptionError("order", f"expected a permutation of 1..{self.input_size}, found {len(self.order)} places")
+            raise OptionError(
+                "order", f"expected a permutation of 1..{self.input_size}, found {len(self.order)} places"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +183,12 @@ class EncoderConfig(Options):
         metavar="N,N,...", join=True,
     )  # fmt: skip
     filters: tuple[int, ...] = option(
-        (32, 64), "Of the encoder's 5 x 5 convolutions.", least=1, parse=widths, metavar="N,N,...", only=("image",)
+        (32, 64),
+        "Of the encoder's 5 x 5 convolutions.",
+        least=1,
+        parse=widths,
+        metavar="N,N,...",
+        only=("image",),
     )
     beta: float = option(
         1e-4, "Weight of the divergence from N(0, I) when a VEE is pre-trained (eq. 9).", least=0
@@ -189,7 +206,12 @@ class LayersConfig(Options):
     """
 
     hidden: tuple[int, ...] = option(
-        (128,), "Units of the linear layers below the head.", least=1, parse=widths, metavar="N,N,...", join=True
+        (128,),
+        "Units of the linear layers below the head.",
+        least=1,
+        parse=widths,
+        metavar="N,N,...",
+        join=True,
     )
     filters: tuple[int, ...] = option(
         (16, 32), "Of the 5 x 5 convolutions.", least=1, parse=widths, metavar="N,N,...", only=("image",)

@@ -46,9 +46,7 @@ def _text_cnn(plan: Plan, num_foreign: int) -> Network:
 
 def _made(plan: Plan, num_foreign: int) -> Network:
     shared = "decomposition" not in plan.method.options  # a base that is shared whole has its biases in it
-    config = dataclasses.replace(
-        plan.group(MADEConfig), input_size=plan.input_shape[-1], share_biases=shared
-    )
+    config = dataclasses.replace(plan.group(MADEConfig), input_size=plan.input_shape[-1], share_biases=shared)
     return models.MADENetwork(config, num_foreign)
 
 

@@ -1,3 +1,4 @@
+from .array_data import ArrayData as ArrayData
 from .client_data import ClientData as ClientData
 from .client_data import ClientTask as ClientTask
 from .client_data import TextClientData as TextClientData
@@ -9,6 +10,7 @@ from .client_store import project as project
 from .density_data import DensityClientData as DensityClientData
 from .domain_data import DomainClientData as DomainClientData
 from .domain_data import OfflineDomainData as OfflineDomainData
+from .domain_data import ReplayedDomainData as ReplayedDomainData
 from .driver import run_program as run_program
 from .pretraining import load_encoder as load_encoder
 from .pretraining import pretrain as pretrain
@@ -19,5 +21,3 @@ from .reporters import Reporter as Reporter
 from .results import Results as Results
 from .stored_data import StoredData as StoredData
 from .stored_data import write_client_data as write_client_data
-from .array_data import ArrayData as ArrayData
-from .domain_data import ReplayedDomainData as ReplayedDomainData

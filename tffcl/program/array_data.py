@@ -13,7 +13,6 @@ from tffcl.program.client_data import ClientTask, StreamData, Tensors, check_row
 from tffcl.streams import TaskStream
 
 
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrayData(StreamData):
     """Labelled arrays divided by a stream.

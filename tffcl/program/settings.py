@@ -28,5 +28,7 @@ class Settings(Options):
     seed: int = option(
         1, "Of the order of tasks and of everything that is drawn in training.", least=0, most=2**32 - 1
     )
-    clients_per_round: Optional[int] = option(None, "Clients that take part in a round; none for all.", least=1)
+    clients_per_round: Optional[int] = option(
+        None, "Clients that take part in a round; none for all.", least=1
+    )
     evaluate_every: str = option("round", "When all tasks so far are evaluated.", choices=EVALUATE_EVERY)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 import click
 
 from tffcl.reports import run_files, run_plots, tables
-from tffcl.reports.by_task import nll_by_task_table
+from tffcl.reports.by_task import nll_by_task_table, plot_nll_by_task
+from tffcl.reports.comparisons import compare_plots
 from tffcl.reports.privacy import privacy_lines
 
 
@@ -29,6 +30,44 @@ def show(folder: Union[str, pathlib.Path]) -> None:
         click.echo(f"\n{nll_by_task_table(results)}")
     plots = run_plots.write_plots(folder)
     click.echo(f"\nrun directory: {folder} ({len(plots)} plots in {folder / 'plots'})")
+
+
+def report(
+    folders: Sequence[str], *, markdown: bool = False, plots: bool = True, compare: Optional[str] = None
+) -> None:
+    """Prints one table over all runs, and for a single run its matrices; draws the plots of each.
+
+    Args:
+      folders: run directories.
+      markdown: tables in Markdown.
+      plots: whether to draw.
+      compare: for densities a file for one picture of the NLL of all runs after each task, for classifiers a folder
+        for two of their accuracy.
+
+    Raises:
+      InputError: a folder that holds no finished run.
+    """
+    results = [run_files.load_results(folder) for folder in folders]
+    click.echo(tables.results_table(results, markdown=markdown))
+    if len(results) == 1:
+        click.echo(f"\n{tables.accuracy_matrix_table(results[0], markdown=markdown)}")
+        if results[0].get("nll"):
+            click.echo(f"\n{nll_by_task_table(results[0], markdown=markdown)}")
+    for folder in folders if plots else ():
+        run_plots.write_plots(folder)
+        click.echo(f"plots: {pathlib.Path(folder) / 'plots'}")
+    for path in [] if compare is None else _compared(folders, results, compare):
+        click.echo(f"plot: {path}")
+
+
+def _compared(
+    folders: Sequence[str], results: Sequence[Mapping[str, Any]], output: str
+) -> Sequence[pathlib.Path]:
+    """Pictures of all runs together."""
+    if not any(each.get("nll") for each in results):
+        return compare_plots(folders, output)
+    named = {pathlib.Path(folder).name: each for folder, each in zip(folders, results)}
+    return [plot_nll_by_task(named, output)]
 
 
 def by_task_table(runs: Mapping[str, Mapping[str, Any]], *, markdown: bool = False) -> str:

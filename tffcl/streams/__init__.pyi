@@ -1,7 +1,6 @@
 from .domains import domain_sequence as domain_sequence
 from .enrollment import Enrollment as Enrollment
 from .enrollment import EnrollmentState as EnrollmentState
-from .subsampling import fewer_tests as fewer_tests
 from .pooling import cumulative as cumulative
 from .pooling import federated_offline as federated_offline
 from .pooling import offline as offline
@@ -13,3 +12,4 @@ from .splits import non_iid as non_iid
 from .splits import overlapping as overlapping
 from .stream import Task as Task
 from .stream import TaskStream as TaskStream
+from .subsampling import fewer_tests as fewer_tests
