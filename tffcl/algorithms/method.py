@@ -104,9 +104,9 @@ def method(
 ) -> Callable[[Callable[..., ContinualProcess]], Method]:
     """Decorator: a builder becomes a method that `tffcl run FILE:NAME` takes.
 
-    The builder gets `network` and, where its signature has them, `training`, `seed` and `aggregator`. Further parameters
-    with a default and an annotation int, float, str or bool become options; their help is what the docstring's `Args`
-    say.
+    The builder gets `network` and, where its signature has them, `training`, `seed` and `aggregator`. Further
+    parameters with a default and an annotation int, float, str or bool become options; their help is what the
+    docstring's `Args` say.
 
     Args:
       name: of the method; by default the function's with hyphens.

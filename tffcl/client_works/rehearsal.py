@@ -20,15 +20,10 @@ from tffcl import errors
 from tffcl.client_works import randomness, rehearsal_memory
 from tffcl.client_works.evaluation import classified
 from tffcl.client_works.optimizers import empty_variable
+from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.outcome import all_finite, settle
 from tffcl.client_works.sharing import Sharing, task_rows
-from tffcl.client_works.training import (
-    LocalTraining,
-    ParameterGroup,
-    Step,
-    TrainingLoop,
-    num_examples,
-)
+from tffcl.client_works.training import ParameterGroup, Step, TrainingLoop, fresh_schedule, num_examples
 from tffcl.models.encoders import FrozenEncoder, draw, mean_of
 from tffcl.models.mlp import MLP
 from tffcl.templates import ClientWork

@@ -49,7 +49,7 @@ def serve(host: str, port: int, threads: Optional[int]) -> None:
         listener = resources.enter_context(_listen(host, port))
         own_network = _enter_private_network(host)
         worker = resources.enter_context(worker_lib.Worker(threads))
-        forwarder = forwarding.Forwarder(listener, worker.port, say)
+        forwarder = forwarding.Forwarder(listener, worker.port, _say)
         resources.callback(forwarder.close)
         ended = resources.enter_context(_signals())
         address = _name(listener.getsockname())
