@@ -1,4 +1,4 @@
-"""Flags of the command line, made of options: `--help` in groups, `--config FILE`, `--print-config`. No TensorFlow here."""
+"""Flags of the command line, made of options: help in groups, configuration files. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -77,15 +77,21 @@ class ExperimentCommand(click.Command):
             for field in fields_of(group):
                 found.append(_flag(self._experiment, field, title))
         found += [
-            _option(["--method"], "Another method under the conditions of this one's paper.", "method", "NAME"),
-            _option(["--network"], "The network: a name of `tffcl list`, or FILE.py:NAME, a function that makes a Keras "
-                    "model of an input shape and a number of classes.  [default: what suits the data]", "network",
-                    "NAME|FILE:NAME"),
-            _option(["--config"], "Options from a TOML or JSON file; flags stand over them.", "config", "FILE"),
-            click.Option(["--print-config"], is_flag=True, help="Print all options as a file for --config, and end."),
-            click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_help_all,
-                         help="Show every flag, and end."),
-        ]  # fmt: skip
+            _option("--method", "Another method under the conditions of this one's paper.", "method", "NAME"),
+            _option("--network", _NETWORK, "network", "NAME|FILE:NAME"),
+            _option("--config", "Options from a TOML or JSON file; flags stand over them.", "output", "FILE"),
+            click.Option(
+                ["--print-config"], is_flag=True, help="Print all options as a file for --config, and end."
+            ),
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_help_all,
+                help="Show every flag, and end.",
+            ),
+        ]
         return [*found, *super().get_params(ctx)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -122,9 +128,15 @@ def _about(method: Method) -> str:
     return f"{method.about}{paper}"
 
 
-def _option(flags: list[str], text: str, title: str, metavar: str) -> click.Option:
-    option = click.Option(flags, help=text, metavar=metavar)
-    option.title = "method" if title == "method" else "more"  # type: ignore[attr-defined]
+_NETWORK = (
+    "A name of `tffcl list`, or FILE.py:NAME: a function that makes a Keras model of an input shape and a number of "
+    "classes.  [default: what suits the data]"
+)
+
+
+def _option(flag: str, text: str, title: str, metavar: str) -> click.Option:
+    option = click.Option([flag], help=text, metavar=metavar)
+    option.title = title  # type: ignore[attr-defined]
     return option
 
 

@@ -1,8 +1,8 @@
 """What a run adds to its directory at its start and its end: figures that the driver does not have.
 
 `results.json` gains
-  memory: bytes at the end of the run, as they are held for rehearsal: `client` (the client with most) and `server`, each
-    with the rows and with the bytes of as many raw images (`..._raw_images`, one byte a pixel); `encoder`.
+  memory: bytes at the end of the run, as they are held for rehearsal: `client` (the client with most) and `server`,
+    each with the rows and with the bytes of as many raw images (`..._raw_images`, one byte a pixel); `encoder`.
   pretraining_accuracy: on task 1, before the run.
   accuracy_by_task, average_accuracy_by_task: where all tasks were pooled, of the one model on each of the original
     ones, [1][T] and its mean; `nll_of_tasks` and `average_nll_of_tasks` likewise of a density, [C][T].

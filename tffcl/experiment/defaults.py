@@ -14,8 +14,8 @@ Defaults = Mapping[str, Any]
 
 # By schedule, then by data set; "" stands for all others. A schedule is a paper's, or that of a kind of data.
 _SCHEDULES: dict[str, dict[str, Defaults]] = {
-    # Table 4 of Chaudhary et al., 2022; for the sample a schedule of a minute or two, with a larger learning rate because
-    # its tasks have 40 documents where those of TREC have 300.
+    # Table 4 of Chaudhary et al., 2022; for the sample a schedule of a minute or two, with a larger learning rate
+    # because its tasks have 40 documents where those of TREC have 300.
     "text": {
         "": {
             "scenario": "non-iid", "num_clients": 3, "num_tasks": 5, "labels_per_task": 4, "num_rounds": 10,

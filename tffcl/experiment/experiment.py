@@ -95,12 +95,17 @@ class Experiment:
     @property
     def group_types(self) -> tuple[tuple[str, type], ...]:
         """(title, dataclass) of every group of options."""
-        network = () if self.network is None else tuple(("network", each) for each in self.network.options)
-        own = [(name, each) for name, each in self.method.options.items()]
-        titled = [("method", each) for _, each in own]
-        groups = (("data", Data), ("stream", Stream), *network, ("training", LocalTraining), ("rounds", Settings), *titled,
-                  ("privacy", Privacy), ("runtime", Runtime), ("output", Output))  # fmt: skip
-        return tuple(dict.fromkeys(groups))
+        titled: dict[str, tuple[type, ...]] = {
+            "data": (Data,),
+            "stream": (Stream,),
+            "network": () if self.network is None else self.network.options,
+            "training": (Settings, LocalTraining),
+            "method": tuple(self.method.options.values()),
+            "privacy": (Privacy,),
+            "runtime": (Runtime,),
+            "output": (Output,),
+        }
+        return tuple((title, each) for title, groups in titled.items() for each in groups)
 
     @property
     def fields(self) -> dict[str, Field]:
@@ -183,10 +188,9 @@ class Experiment:
         """What config.json records of the options: all but where things lie, and only what matters here."""
         usual, scenario = self.defaults, self._value("scenario", self.given)
         values = {
-            name: getattr(group, name)
-            for group in self.groups.values()
-            for name in self.fields
-            if hasattr(group, name)
+            field.name: getattr(group, field.name)
+            for kind, group in self.groups.items()
+            for field in fields_of(kind)
         }
         recorded = {
             name: values[name]
@@ -201,7 +205,8 @@ class Experiment:
 
     def to_toml(self) -> str:
         """All options as a configuration file, for `--config`."""
-        values, titled = self.values, {}
+        values = self.values
+        titled: dict[str, dict[str, Any]] = {}
         for title, kind in self.group_types:
             group = titled.setdefault(title, {})
             group.update(

@@ -116,7 +116,7 @@ class Privacy(Options):
         mark=lambda privacy: "+basedp" if privacy.dp_base_noise is not None else "",
     )  # fmt: skip
     dp_base_quantile: Optional[float] = option(
-        None, "The clip follows this quantile of the updates' norms, and starts at --dp-base-clip; none for a fixed one.",
+        None, "The clip follows this quantile of the updates' norms, from --dp-base-clip on; none for a fixed one.",
         above=0, below=1, metavar="SHARE", sparse=True, advanced=True,
     )  # fmt: skip
     dp_base_delta: Optional[float] = option(

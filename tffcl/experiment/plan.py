@@ -50,7 +50,8 @@ class Plan:
     def __init__(self, experiment: Experiment):
         if experiment.data is None:
             experiment = experiment.replace(data=sources.usual_data(experiment))
-        self.experiment, self.method, self.kind = experiment, experiment.method, experiment.kind
+        self.experiment, self.kind = experiment, experiment.kind
+        self.method: Any = experiment.method
         self._groups = experiment.groups
         self._check_early()
         self.method.check(self)
@@ -58,7 +59,7 @@ class Plan:
         self.enrollment = scenarios.enrollment_of(experiment)
         if experiment.scenario == "domains":
             images = None if experiment.data in sources.kinds.PAIRS else sources.load(experiment)
-            self.dataset = sources.domains_of(experiment, images)
+            self.dataset: Any = sources.domains_of(experiment, images)
             self.stream = scenarios.domain_stream(experiment, self.dataset, self.enrollment)
         else:
             self.dataset = sources.load(experiment)
@@ -101,7 +102,7 @@ class Plan:
         return self._groups[LocalTraining]
 
     def _log_data(self) -> None:
-        data = self.dataset
+        data: Any = self.dataset
         if isinstance(data, datasets.Domains):
             height, width = data.image_size
             what = f"images of {height} x {width}, {data.num_labels} labels; tasks: {', '.join(self.task_names[0])}"
@@ -135,7 +136,7 @@ class Plan:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of an example as the network takes it; the dimension of word vectors for text."""
-        data = self.dataset
+        data: Any = self.dataset
         if self.kind == "text":
             return (int(data.embedding.shape[1]),)
         if self.kind == "binary":
@@ -146,8 +147,8 @@ class Plan:
         return (*map(int, size), 1)
 
     def client_data(self, stream: streams.TaskStream, pool: str = "none") -> Any:
-        """Data divided by a stream, whose tasks are the first ones of this run's, as a method with a pool meets them."""
-        data = self.dataset
+        """Data divided by a stream of the first tasks of this run, as a method with a pool meets them."""
+        data: Any = self.dataset
         if isinstance(data, datasets.Domains):
             data = dataclasses.replace(data, domains=data.domains[: stream.num_tasks])
             if pool == "all":
@@ -180,7 +181,7 @@ class Plan:
     @functools.cached_property
     def fingerprint(self) -> str:
         """A short sum over all data of the run, so that it is not resumed with other ones."""
-        data = self.dataset
+        data: Any = self.dataset
         if isinstance(data, datasets.Domains):
             sums = []
             for number, domain in enumerate(data.domains):

@@ -60,10 +60,12 @@ def _sequence(
         "overlap": experiment.overlap,
     }
     if experiment.assign:
-        stream = streams.assigned_sequence(*labels, _ids(experiment.assign, dataset)[:num_clients], **common)
+        assigned = _ids(experiment.assign, dataset)[:num_clients]
+        stream = streams.assigned_sequence(labels[0], labels[1], assigned, **common)
     else:
         stream = streams.label_sequence(
-            *labels,
+            labels[0],
+            labels[1],
             num_clients=num_clients,
             num_tasks=experiment.num_tasks,
             labels_per_task=experiment.labels_per_task,

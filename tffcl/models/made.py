@@ -52,7 +52,7 @@ class MADENetwork(Network):
         self.kernels = KernelLayout(kernels + biases if config.share_biases else kernels)
         self.local = VectorLayout(() if config.share_biases else biases)
         self.plan_size = 2 + size
-        self.num_patterns = config.num_masks
+        self.num_patterns = config.num_masks or 1
         self.starts_from_data = not config.share_biases
         self.context_type = OrderedDict(observed=tff.TensorType(np.float32, [size]))
         self.example_type = OrderedDict(x=tff.TensorType(np.uint8, [None, size]))

@@ -142,7 +142,7 @@ class MADEConfig(Options):
             raise OptionError("connectivity_agnostic", "expected hidden layers, found none")
         if not self.hidden and not self.direct:
             raise OptionError("hidden", "expected at least 1 layer, or direct connections")
-        if self.num_masks > 1 and not agnostic:
+        if (self.num_masks or 1) > 1 and not agnostic:
             raise OptionError(
                 "num_masks",
                 f"{self.num_masks} masks would all be one; more than 1 needs order_agnostic or "

@@ -1,7 +1,7 @@
 """`tffcl reproduce fil-ver`: figures 5, 7 and 8 of Park et al., 2021 (FIL-VER), as tables.
 
-The paper prints figures only. The last column is what an independent version in plain TensorFlow, without any federation
-framework, gave on Fashion-MNIST, give or take 3 points: the average over the tasks after the last one.
+The paper prints figures only. The last column is what an independent version in plain TensorFlow, without any
+federation framework, gave on Fashion-MNIST, give or take 3 points: the average over the tasks after the last one.
 
 Where each figure comes from:
 - task 1, task 2, ...: accuracy (%) on a task after the last one, mean over the clients that have it; of pooled tasks,
@@ -46,7 +46,7 @@ def table(name: str) -> Table:
     if name == "privacy":
         return _privacy()
     data = _CLASSES if name == "classes" else (*_FASHION, "--domains", name)
-    printed = [(each,) for each in _PLAIN[name]] if name in _PLAIN else [()] * len(_METHODS)
+    printed: list[tuple[str, ...]] = [(each,) for each in _PLAIN.get(name, ())] or [()] * len(_METHODS)
     rows = [
         Row(method, (method,), (*_run(method), *data), plain, name)
         for method, plain in zip(_METHODS, printed)

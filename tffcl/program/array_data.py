@@ -18,9 +18,9 @@ class ArrayData(StreamData):
     """Labelled arrays divided by a stream.
 
     The tensors of a task are
-      context: none; with `one_head` and several tasks of different labels `classes` float32 [L], 1 for the task's labels.
-      examples: `entry` [N, ...]; label int32 [N], the place of the label in `Task.labels`, or with `one_head` the label
-        of the data set.
+      context: none.
+      examples: `entry` [N, ...]; label int32 [N], the place of the label in `Task.labels`, or with `one_head` the
+        label of the data set.
 
     Attributes:
       stream: which rows belong to which client and task.
@@ -60,9 +60,9 @@ class ArrayData(StreamData):
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task; see the class."""
         part = self.stream.task(client, task)
-        numbers = np.arange(self.num_labels, dtype=np.int32)
+        numbers = np.arange(self.num_labels or 0, dtype=np.int32)
         if not self.one_head:
-            numbers = np.full(self.num_labels, -1, np.int32)
+            numbers = np.full(self.num_labels or 0, -1, np.int32)
             numbers[list(part.labels)] = np.arange(len(part.labels))
 
         def examples(split: str, rows: np.ndarray) -> Tensors:

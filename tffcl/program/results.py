@@ -130,7 +130,7 @@ def results_of(events: Sequence[Event], scores_are: str, config: Mapping[str, An
         config=dict(config),
         other_scores=tensors,
         privacy={},
-        **{
+        **{  # type: ignore[arg-type]
             name: _bytes(events, name, num_clients, config["num_rounds"])
             for name in ("bytes_up", "bytes_down", "bytes_up_dense", "bytes_down_dense")
         },

@@ -53,7 +53,8 @@ class Selection(Options):
     top_k: int = option(3, "K of --selection sit and sampled.", least=1)
     max_clusters: Optional[int] = option(
         None, "Q of --selection sit: most centroids of a task that a client sends; none for "
-        f"{MAX_CLUSTERS}, or {MAX_NOISED_CLUSTERS} with --dp-sit-noise.", least=1, metavar="Q", sparse=True, advanced=True,
+        f"{MAX_CLUSTERS}, or {MAX_NOISED_CLUSTERS} with --dp-sit-noise.", least=1, metavar="Q", sparse=True,
+        advanced=True,
     )  # fmt: skip
     min_cluster_size: Optional[int] = option(
         None, f"Centroids of fewer documents are not sent; none for {MIN_CLUSTER_SIZE}.", least=1, metavar="DOCUMENTS",
