@@ -18,3 +18,5 @@ __version__: str
 from .algorithms.method import Method as Method
 from .algorithms.method import method as method
 from .experiment.experiment import Experiment as Experiment
+from .experiment.plan import Plan as Plan
+from .flags import script as script

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import pathlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 import click
 
 from tffcl.algorithms import registry
 from tffcl.algorithms.method import Method
+from tffcl.console import exit_with
 from tffcl.errors import InputError
 from tffcl.experiment import defaults, kinds
 from tffcl.experiment.experiment import Experiment, describe
@@ -53,19 +56,27 @@ class _Value(click.ParamType):
 class ExperimentCommand(click.Command):
     """`tffcl run METHOD`: its flags are the options of the experiment that the rest of the command line asks for."""
 
-    def __init__(self, reference: str, method: Method):
-        super().__init__(reference, context_settings=_CONTEXT, help=_about(method))
-        self.method = method
+    def __init__(
+        self,
+        reference: str,
+        method: Method,
+        run: Callable[[Any], Any],
+        about: str = "",
+        compare: Sequence[str] = (),
+    ):
+        super().__init__(reference, context_settings=_CONTEXT, help=about or _about(method))
+        self.method, self._run, self._compare = method, run, compare
         self._experiment = Experiment(method)
 
     def make_context(
         self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
     ) -> click.Context:
-        given = _scanned(args)
-        method = registry.beside(self.method, given["method"]) if "method" in given else self.method
+        given = {name: values[-1] for name, values in _scanned(args).items()}
+        names = _scanned(args).get("method") or self._compare
+        self._methods = [registry.beside(self.method, name) for name in names] or [self.method]
         document = _document(given["config"]) if "config" in given else {}
         data, network = (given.get(name, document.get(name)) for name in ("data", "network"))
-        self._experiment = Experiment(method, data=data, network=network)
+        self._experiment = Experiment(self._methods[-1], data=data, network=network)
         self._document = {
             name: value for name, value in document.items() if name not in ("method", "data", "network")
         }
@@ -77,7 +88,7 @@ class ExperimentCommand(click.Command):
             for field in fields_of(group):
                 found.append(_flag(self._experiment, field, title))
         found += [
-            _option("--method", "Another method under the conditions of this one's paper.", "method", "NAME"),
+            _option("--method", _METHOD, "method", "NAME", multiple=True),
             _option("--network", _NETWORK, "network", "NAME|FILE:NAME"),
             _option("--config", "Options from a TOML or JSON file; flags stand over them.", "output", "FILE"),
             click.Option(
@@ -115,12 +126,10 @@ class ExperimentCommand(click.Command):
         experiment = self.experiment(ctx)
         if ctx.params["print_config"]:
             click.echo(experiment.to_toml(), nl=False)
-            return None
-        from tffcl import reports  # TensorFlow comes now
-
-        results = experiment.run()
-        reports.show(results.directory)
-        return None
+        elif self._compare:
+            self._run([experiment.replace(method=method) for method in self._methods])
+        else:
+            self._run(experiment)
 
 
 def _about(method: Method) -> str:
@@ -128,14 +137,15 @@ def _about(method: Method) -> str:
     return f"{method.about}{paper}"
 
 
+_METHOD = "Another method under the conditions of this one's paper."
 _NETWORK = (
     "A name of `tffcl list`, or FILE.py:NAME: a function that makes a Keras model of an input shape and a number of "
     "classes.  [default: what suits the data]"
 )
 
 
-def _option(flag: str, text: str, title: str, metavar: str) -> click.Option:
-    option = click.Option([flag], help=text, metavar=metavar)
+def _option(flag: str, text: str, title: str, metavar: str, multiple: bool = False) -> click.Option:
+    option = click.Option([flag], help=text, metavar=metavar, multiple=multiple)
     option.title = title  # type: ignore[attr-defined]
     return option
 
@@ -206,15 +216,16 @@ _SCANNED = {
 }
 
 
-def _scanned(args: Sequence[str]) -> dict[str, str]:
-    """The flags on which the others depend."""
-    found, rest = {}, list(args)
+def _scanned(args: Sequence[str]) -> dict[str, list[str]]:
+    """The values of the flags on which the others depend."""
+    found: dict[str, list[str]] = {}
+    rest = list(args)
     while rest:
         name, separator, value = rest.pop(0).partition("=")
         if name in _SCANNED:
             if not separator and rest:
                 value = rest.pop(0)
-            found[_SCANNED[name]] = value
+            found.setdefault(_SCANNED[name], []).append(value)
     return found
 
 
@@ -242,7 +253,7 @@ class RunGroup(click.Group):
         return list(registry.METHODS.names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> Optional[click.Command]:
-        return ExperimentCommand(cmd_name, registry.find_method(cmd_name))
+        return ExperimentCommand(cmd_name, registry.find_method(cmd_name), run_and_show)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, _about(registry.find_method(name))) for name in self.list_commands(ctx)]
@@ -257,8 +268,43 @@ def parse_run(args: Iterable[str]) -> Experiment:
     2
     """
     reference, *flags = args
-    command = ExperimentCommand(reference, registry.find_method(reference))
     found: list[Experiment] = []
-    command.invoke = lambda ctx: found.append(command.experiment(ctx))  # type: ignore[method-assign]
-    command.main(flags, standalone_mode=False)
+    ExperimentCommand(reference, registry.find_method(reference), found.append).main(
+        flags, standalone_mode=False
+    )
     return found[0]
+
+
+def run_and_show(experiment: Experiment) -> None:
+    """Runs an experiment, and prints its tables."""
+    from tffcl import reports  # TensorFlow comes now
+
+    results = experiment.run()
+    if results.directory is not None:
+        reports.show(results.directory)
+
+
+def script(
+    method: str, *, compare: Sequence[str] = ()
+) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """Decorator: a function of an experiment becomes a program with the flags of `tffcl run METHOD`.
+
+    Args:
+      method: name of the method.
+      compare: methods that are run where no `--method` is given, which may be repeated; then the function takes a list
+        of experiments.
+    """
+
+    def decorate(function: Callable[[Any], None]) -> Callable[..., None]:
+        module = inspect.getmodule(function)
+        about = ((module.__doc__ if module else None) or "").partition("\n")[0]
+        name = pathlib.Path(inspect.getfile(function)).name
+
+        @functools.wraps(function)
+        def program(args: Optional[Sequence[str]] = None) -> None:
+            command = ExperimentCommand(name, registry.find_method(method), function, about, compare)
+            exit_with(command, name, args)
+
+        return program
+
+    return decorate

@@ -119,8 +119,8 @@ class Rehearsal(Options):
         0.1, "In section 5.1: share of each past task's examples that the memory has room for at the last task.",
         above=0, most=1, advanced=True,
     )  # fmt: skip
-    memory_per_task: bool = option(
-        False, "In section 5.1: keep no more than --memory-share of a past task, as the paper does, though there is "
+    memory_per_task: Optional[bool] = option(
+        None, "In section 5.1: keep no more than --memory-share of a past task, as the paper does, though there is "
         "room for more of each before the last task.", advanced=True,
     )  # fmt: skip
     send_per_round: int = option(

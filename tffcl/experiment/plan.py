@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any, Optional
 
 from tffcl import datasets, errors, program, runtime, streams, transfers
@@ -21,6 +22,7 @@ from tffcl.experiment.experiment import Experiment
 from tffcl.models import EmbeddingClassifier, Network
 from tffcl.program.array_data import ArrayData, scaled
 from tffcl.program.results import Results
+from tffcl.templates import ContinualProcess
 from tffcl.transfers.options import Selection
 
 logger = logging.getLogger(__name__)
@@ -309,11 +311,15 @@ class Plan:
             return None
         return program.ClientFiles(folder if self.experiment.runtime == "remote" else os.path.abspath(folder))
 
-    def run(self) -> Results:
-        """All tasks and rounds, from the data to the results in the run directory."""
+    def run(self, build: Optional[Callable[[Plan], ContinualProcess]] = None) -> Results:
+        """All tasks and rounds, from the data to the results in the run directory.
+
+        Args:
+          build: makes the process in the place of the method.
+        """
         self.folder = self.directory()
         with self.open_runtime():
-            process = self.method.process(self)
+            process = (build or self.method.process)(self)
             return program.run_program(
                 process,
                 self.data,

@@ -14,6 +14,7 @@ from .run_files import load_results as load_results
 from .run_plots import write_plots as write_plots
 from .sample_grids import load_samples as load_samples
 from .sample_grids import plot_samples as plot_samples
+from .summary import by_task_table as by_task_table
 from .summary import show as show
 from .tables import accuracy_matrix_table as accuracy_matrix_table
 from .tables import results_table as results_table
