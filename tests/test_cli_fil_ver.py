@@ -67,8 +67,8 @@ def test_wrong_flags(run, args, parts):
         (["--num-clients", "20"], ["examples_per_task=150", "domain 0", "20 clients", "ask for"]),
         (["--clients-per-round", "6"], ["--clients-per-round 6", "--num-clients 5"]),
         (["--domains", "mild", "--num-tasks", "5"], ["--num-tasks 5", "4 domains"]),
-        (["--enrollment", "sometimes"], ["--enrollment sometimes", "scattered", "No such file"]),
-        (["--enrollment", "."], ["--enrollment .", "directory"]),
+        (["--enrollment", "sometimes"], ["--enrollment sometimes", "scattered", "no such file"]),
+        (["--enrollment", "."], ["--enrollment .", "a folder"]),
     ],
 )
 def test_what_the_digits_cannot_give(run, tmp_path, args, parts):

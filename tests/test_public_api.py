@@ -50,6 +50,7 @@ ROOMS = {
         "Domains",
         "EncodedTextDataset",
         "ImageDataset",
+        "RaggedTokens",
         "TextDataset",
         "WordVectors",
         "available",

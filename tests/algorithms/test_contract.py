@@ -99,7 +99,7 @@ def _built(request, small):
 
 
 def examples(work, small, count, seed):
-    if "tokens" in work.example_type:
+    if "tokens" in work.context_type:
         return small.examples(count, seed)
     x = np.random.default_rng(seed).normal(size=(count, small.D)).astype("f")
     return OrderedDict(features=x, label=(x[:, 0] > 0).astype(np.int32))
@@ -398,7 +398,7 @@ def poisoned(data):
     if "vectors" in data["context"]:
         vectors = data["context"]["vectors"].copy()
         vectors[1:] = np.nan
-        return OrderedDict(data, context=OrderedDict(vectors=vectors))
+        return OrderedDict(data, context=OrderedDict(data["context"], vectors=vectors))
     train = OrderedDict(data["train"])
     train["features"] = np.full_like(train["features"], np.nan)
     return OrderedDict(data, train=train)

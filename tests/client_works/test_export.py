@@ -58,18 +58,19 @@ def _client(work, entries):
     foreign = [_foreign(work, entries, seed) for seed in (10, 11)]
     shared = work.initialize_shared()
     state = _randomised(dict(work.begin_task(state, shared, tf.constant(foreign[0]))), 1)
-    ended = {"train": {"tokens": tf.constant(TOKENS), "label": tf.zeros([len(TOKENS)], tf.int32)}}
+    ended = {"train": {"label": tf.zeros([len(TOKENS)], tf.int32)}}
     state, _ = work.end_task(state, work.initialize_shared(), ended)
     state = _randomised(dict(work.begin_task(state, shared, tf.constant(foreign[1]))), 2)
     return {name: np.array(value) for name, value in state.items()}, foreign
 
 
-def _evaluated(work, state, task, foreign, tokens=TOKENS):
+def _evaluated(work, state, task, foreign):
     """Logits as `DecomposedWork.evaluate` scores them, and what it returns."""
-    labels = tf.constant(np.arange(len(tokens)) % C, tf.int32)
-    context = {"vectors": tf.constant(_vectors())}
+    labels = tf.constant(np.arange(len(TOKENS)) % C, tf.int32)
+    context = {"vectors": tf.constant(_vectors()), "tokens": tf.constant(TOKENS[TOKENS > 0])}
+    length = np.count_nonzero(TOKENS, axis=1).astype(np.int32)
     view = {name: tf.constant(value) for name, value in work.task_view(state, task).items()}
-    examples = {"tokens": tf.constant(tokens), "label": labels}
+    examples = {"start": np.cumsum(length, dtype=np.int32) - length, "length": length, "label": labels}
     prepared = work.prepare(state, tf.constant(foreign), context, examples)
     kernel = work.evaluated_kernel(view)
     logits = work.network.logits(kernel, view["local"], view["attention"], context, prepared, None)

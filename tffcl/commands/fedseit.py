@@ -27,11 +27,11 @@ def run(options: FedSeITOptions) -> None:
     Raises:
       TffclError: flags, data or a run directory that cannot be used.
     """
+    # All that the flags and the labels may get wrong comes before word vectors are trained.
     texts, options = text_data.load_texts(options)
-    encoded = datasets.encode(texts, text_data.load_vectors(options, texts))
-    stream = text_data.split(options, encoded)
-
-    folder = choose_directory(options, encoded.name)
+    stream = text_data.split(options, texts)
+    folder = choose_directory(options, texts.name)
+    encoded = datasets.encode(texts, text_data.load_vectors(options, texts), max_words=options.max_words)
 
     from tffcl import program
 

@@ -14,6 +14,7 @@ from tffcl.commands import run_options
 from tffcl.commands.run_options import WHOLE, RunOptions, flag_of
 from tffcl.errors import InputError
 
+TOKENISERS = ("unicode", "ascii")
 METHODS = ("fedseit", "fedweit", "fedavg", "local")
 
 # What depends on the data: table 4, and for the sample that ships a schedule of a minute or two, faster because its
@@ -40,9 +41,21 @@ _FLAGS = (
     run_options.DATA_DIR,
     click.option(
         "--embeddings", metavar="FILE|NAME",
-        help="Word vectors: a word2vec, GloVe or gensim file, 'glove-50' (the extra `glove`), a name that "
+        help="Word vectors: a word2vec or GloVe file, 'glove-50' (the extra `glove`), a name that "
         "gensim.downloader knows, or 'own' to train them on the clients' text."
         "  [default: the data folder's glove/*.bin, else glove-50 if installed, else own]",
+    ),
+    click.option(
+        "--allow-pickle", is_flag=True,
+        help="Let the file of --embeddings be a pickle, as gensim's .kv is, which runs code of whoever wrote it.",
+    ),
+    click.option(
+        "--tokeniser", type=click.Choice(TOKENISERS),
+        help="Keep the letters of every script, or those of English alone, as the paper does."
+        "  [default: ascii for the named sets, unicode for own data]",
+    ),
+    click.option(
+        "--max-words", type=WHOLE, help="Words of a document, after which it is cut.  [default: all]"
     ),
     click.option("--num-clients", type=WHOLE, default=3, show_default=True, help="Clients."),
     click.option("--num-tasks", type=WHOLE, default=5, show_default=True, help="Tasks of each client."),
@@ -119,6 +132,9 @@ class FedSeITOptions(RunOptions):
     """
 
     embeddings: Optional[str]
+    allow_pickle: bool
+    tokeniser: Optional[str]
+    max_words: Optional[int]
     num_tasks: int
     labels_per_task: int
     max_test_documents: Optional[int]
@@ -141,8 +157,8 @@ class FedSeITOptions(RunOptions):
     POSITIVE: ClassVar = ("learning_rate", "dp_sit_clip", "dp_sit_noise")
     NOT_NEGATIVE: ClassVar = ("sparsity", "retention")
     ALONE: ClassVar = ("local",)
-    OPTIONAL: ClassVar = (*RunOptions.OPTIONAL, *OF_SIT, "max_test_documents")
-    PLACES: ClassVar = (*RunOptions.PLACES, "embeddings")
+    OPTIONAL: ClassVar = (*RunOptions.OPTIONAL, *OF_SIT, "max_test_documents", "tokeniser", "max_words")
+    PLACES: ClassVar = (*RunOptions.PLACES, "embeddings", "allow_pickle")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,6 +167,8 @@ class FedSeITOptions(RunOptions):
             raise InputError(f"{given[0]} is for --selection sit of fedseit and fedweit")
         if (self.dp_sit_clip is None) != (self.dp_sit_noise is None):
             raise InputError("--dp-sit-clip and --dp-sit-noise go together")
+        if self.allow_pickle and self.embeddings is None:
+            raise InputError("--allow-pickle is for a file that --embeddings names")
 
     def complete(self, dataset: str) -> FedSeITOptions:
         """The options with the schedule for a data set in the place of what was not given."""
