@@ -80,7 +80,7 @@ _Function = typing.TypeVar("_Function", bound=typing.Callable)
 
 
 def checked_arguments(function: _Function) -> _Function:
-    """Decorator: what its annotations do not allow is one ContractError that names the argument.
+    """Decorator: what its annotations do not allow is one InputError that names the argument.
 
     Annotations are texts: alternatives between bars, classes or unions of them. What stands in brackets is not looked
     at, nor what has no annotation.
@@ -92,7 +92,7 @@ def checked_arguments(function: _Function) -> _Function:
         try:
             found = signature.bind(*args, **given).arguments
         except TypeError as error:
-            raise ContractError(f"{function.__name__}: {error}") from None
+            raise InputError(f"{function.__name__}: {error}") from None
         for name, value in found.items():
             parameter = signature.parameters[name]
             variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
@@ -112,7 +112,7 @@ def _check_kind(name: str, value: object, annotation: str, scope: dict[str, typi
     words = {numbers.Integral: "a whole number", numbers.Real: "a number", type(None): "None"}
     wanted = " or ".join(dict.fromkeys(words.get(kind, kind.__name__) for kind in kinds))
     instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
-    raise ContractError(f"{name}: expected {wanted}, found {words.get(type(value), found)}{instead}")
+    raise InputError(f"{name}: expected {wanted}, found {words.get(type(value), found)}{instead}")
 
 
 def _classes(kind: typing.Any) -> tuple[typing.Any, ...]:

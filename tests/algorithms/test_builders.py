@@ -176,7 +176,7 @@ def _right(small, builder):
 def test_an_argument_of_a_wrong_type_is_named_in_one_line(small, builder, name):
     right = _right(small, builder)
     for wrong in (object(), object, {"of": "no kind"}):
-        with pytest.raises(errors.ContractError) as raised:
+        with pytest.raises(errors.InputError) as raised:
             builder(**{**right, name: wrong})
         assert str(raised.value).startswith(f"{name}: expected ")
         assert "\n" not in str(raised.value)
@@ -184,7 +184,7 @@ def test_an_argument_of_a_wrong_type_is_named_in_one_line(small, builder, name):
 
 @pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
 def test_an_argument_that_there_is_not(small, builder):
-    with pytest.raises(errors.ContractError, match="unexpected keyword argument 'learning_rat'"):
+    with pytest.raises(errors.InputError, match="unexpected keyword argument 'learning_rat'"):
         builder(**_right(small, builder), learning_rat=1.0)
 
 
@@ -205,7 +205,7 @@ def test_what_is_often_given_is_answered_with_what_to_give(small):
         ({"seed": "1"}, ("seed: expected a whole number, found str",)),
     ):
         for build in (build_decomposed, build_fed_avg):
-            with pytest.raises(errors.ContractError) as raised:
+            with pytest.raises(errors.InputError) as raised:
                 build(**{"network": network, **arguments})
             assert all(part in str(raised.value) for part in parts)
 
