@@ -31,14 +31,14 @@ _FORBIDDEN = re.compile(r"://|--(extra-)?index-url|--find-links|--trusted-host| 
 Pin = tuple[str, str, str]  # name, version, the version of Python that it is for
 
 
+def project_of(text: str) -> dict[str, Any]:
+    """The content of pyproject.toml."""
+    return tomllib.loads(text)
+
+
 def settings_of(text: str) -> dict[str, Any]:
     """Settings of uv in pyproject.toml."""
-    return tomllib.loads(text)["tool"]["uv"]
-
-
-def name_of(requirement: str) -> str:
-    """The normalised name of a package that is asked for."""
-    return canonicalize_name(Requirement(requirement).name)
+    return project_of(text)["tool"]["uv"]
 
 
 def locked(text: str) -> set[Pin]:
@@ -84,6 +84,8 @@ def main() -> int:
     problems += [f"no hash: {entry.split()[0]}" for entry in entries if "--hash=sha256:" not in entry]
     plain = pinned([entry.partition(" \\")[0] for entry in entries])
 
+    if not Path("uv.lock").exists():
+        sys.exit("no uv.lock: `uv lock` makes it")
     project = Path("pyproject.toml").read_text()
     uv = settings_of(project)
     constraints, lock = pinned(uv["constraint-dependencies"]), locked(Path("uv.lock").read_text())
@@ -100,7 +102,7 @@ def main() -> int:
     versions: dict[str, set[str]] = {}
     for name, version, _ in plain:
         versions.setdefault(name, set()).add(version)
-    wanted = tomllib.loads(project)["project"]["dependencies"] + uv["override-dependencies"]
+    wanted = project_of(project)["project"]["dependencies"] + uv["override-dependencies"]
     for requirement in map(Requirement, wanted):
         found = versions.get(canonicalize_name(requirement.name))
         if not found or not all(requirement.specifier.contains(version) for version in found):

@@ -1,54 +1,64 @@
+# /// script
+# requires-python = ">=3.9"
+# dependencies = ["packaging", "tomli; python_version < '3.11'"]
+# ///
 """Pins every package: in requirements.txt for pip, and as constraints in pyproject.toml, by which uv resolves.
 
     uv run .ci/pin.py            # all of them, as new as the dependencies allow
-    uv run .ci/pin.py NAME ...   # these; the others stay, as far as they can
+    uv run .ci/pin.py NAME ...   # these; others only where they ask for it
 
 Constraints pin what is installed for development and for any extra, too; requirements.txt is a plain installation.
-What builds tffcl, and packages that come as source, is pinned beside them. Run the tests, and `.ci/audit`, afterwards.
+What builds tffcl, and packages that come as source, is pinned beside them, and renewed with all. It runs apart from the
+project's own environment. Run the tests, and `.ci/audit.py`, afterwards.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from check_requirements import HEADER, PYTHONS, Pin, locked, name_of, pinned, settings_of
+from check_requirements import HEADER, PYTHONS, Pin, locked, pinned, project_of, settings_of
 
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = ("hatchling", "setuptools<81", "wheel")
 # What pyproject.toml says of the interpreter, in the marker of each line.
 _OBVIOUS = ("implementation_name == 'cpython'", "platform_python_implementation == 'CPython'")
+_COMPILE = ("pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate", "--no-emit-index-url")
 _EXPORT = ("export", "--quiet", "--frozen", "--no-emit-project", "--no-dev", "--no-header", "--no-annotate")
 
 
 def main(renewed: list[str]) -> int:
     text = (ROOT / "pyproject.toml").read_text()
-    constraints = settings_of(text)["constraint-dependencies"]
-    by_hand = [one for one in constraints if "==" not in one]
-    kept = [
-        one for one in constraints if "==" in one and renewed and name_of(one) not in map(name_of, renewed)
-    ]
+    by_hand = [one for one in settings_of(text)["constraint-dependencies"] if "==" not in one]
     with tempfile.TemporaryDirectory() as folder:
-        project = Path(folder, "pyproject.toml")
-        project.write_text(_with_list(text, "constraint-dependencies", by_hand + kept))
-        _uv("lock", "--quiet", cwd=folder)
-        exported = _uv(*_EXPORT, cwd=folder)
-        for obvious in _OBVIOUS:
-            exported = exported.replace(f"{obvious} and ", "")
+        Path(folder, "pyproject.toml").write_text(_with_list(text, "constraint-dependencies", by_hand))
+        if renewed:
+            _uv("lock", "--quiet", cwd=ROOT)
+            shutil.copy(ROOT / "uv.lock", folder)
+        _uv("lock", "--quiet", *(f"--upgrade-package={name}" for name in renewed), cwd=folder)
         pins = locked(Path(folder, "uv.lock").read_text())
-        needed = "\n".join(BUILD)
-        build = _uv("pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate", "--no-emit-index-url",
-                    "--python-version", PYTHONS[0], "-", cwd=folder, stdin=needed)  # fmt: skip
+        exported = _uv(*_EXPORT, cwd=folder)
+    for obvious in _OBVIOUS:
+        exported = exported.replace(f"{obvious} and ", "")
     text = _with_list(text, "constraint-dependencies", by_hand + _as_constraints(pins))
-    text = _with_list(text, "build-constraint-dependencies", _as_constraints(pinned(build.splitlines())))
+    if not renewed:
+        text = _with_list(text, "build-constraint-dependencies", _as_constraints(_build_pins(text)))
     _replace(ROOT / "pyproject.toml", text)
     _replace(ROOT / "requirements.txt", HEADER + exported)
     _uv("lock", "--quiet", cwd=ROOT)
     return 0
+
+
+def _build_pins(text: str) -> set[Pin]:
+    """What builds tffcl and packages that come as source, resolved apart from what is installed."""
+    needed = [*project_of(text)["build-system"]["requires"], "setuptools<81", "wheel"]
+    with tempfile.TemporaryDirectory() as folder:
+        found = _uv(*_COMPILE, "--python-version", PYTHONS[0], "-", cwd=folder, stdin="\n".join(needed))
+    return pinned(found.splitlines())
 
 
 def _as_constraints(pins: set[Pin]) -> list[str]:
