@@ -81,6 +81,7 @@ def test_help_is_quick():
             ["run", "fedseit", "--num-clients", "2", "--clients-per-round", "3"],
             ["--clients-per-round 3", "2"],
         ),
+        (["run", "fedseit", "--num-clients", "1"], ["--num-clients 1", "2 or more", "--method fedweit"]),
         (["run", "fedseit", "--min-cluster-size", "5"], ["--min-cluster-size is for --selection sit"]),
         (
             ["run", "fedseit", "--selection", "sit", "--dp-sit-clip", "5"],

@@ -90,8 +90,10 @@ class Runner:
     def data(self, count=8, seed=0, foreign=None, held_out=4, words=None):
         foreign = np.zeros((0, self.work.knowledge_size), "f") if foreign is None else foreign
         words = context() if words is None else words
+        first = self.start()
+        reads = tensors({name: first[name] for name in self.work.prepare_reads})
         train, validation = (
-            dict(self.work.prepare({}, tf.constant(foreign), tensors(words), tensors(part)))
+            dict(self.work.prepare(reads, tf.constant(foreign), tensors(words), tensors(part)))
             for part in (examples(count, seed), examples(held_out, seed + 100))
         )
         return {"context": tensors(words), "train": train, "validation": validation}

@@ -121,6 +121,22 @@ def test_a_document_scores_the_same_alone_and_in_any_batch(case):
     np.testing.assert_allclose(model(wide), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("case", [CASES[1], CASES[4]])  # which have all the layers between them
+def test_tensorflow_lite_predicts_the_same_with_built_in_operations_only(case):
+    *_, models = _exported(*case)
+    converter = tf.lite.TFLiteConverter.from_keras_model(models[1])
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    interpreter = tf.lite.Interpreter(model_content=converter.convert())
+    (given,), (found,) = interpreter.get_input_details(), interpreter.get_output_details()
+    for tokens in (TOKENS, TOKENS[4:, :1], np.pad(TOKENS, [[0, 0], [0, 4]])):
+        interpreter.resize_tensor_input(given["index"], tokens.shape)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(given["index"], tokens)
+        interpreter.invoke()
+        expected = models[1](tokens).numpy()
+        np.testing.assert_allclose(interpreter.get_tensor(found["index"]), expected, rtol=1e-4, atol=1e-4)
+
+
 SCRIPT = """
 import sys
 class Blocked:

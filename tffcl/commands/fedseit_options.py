@@ -6,30 +6,21 @@ The defaults are those of table 4 of Chaudhary et al., 2022 (FedSeIT).
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Optional
+from typing import ClassVar, Optional
 
 import click
 
 from tffcl.commands import run_options
-from tffcl.commands.run_options import WHOLE, RunOptions, flag_of
+from tffcl.commands.run_options import WHOLE, ByCase, RunOptions, flag_of
 from tffcl.errors import InputError
 
 TOKENISERS = ("unicode", "ascii")
 METHODS = ("fedseit", "fedweit", "fedavg", "local")
 
-# What depends on the data: table 4, and for the sample that ships a schedule of a minute or two, faster because its
-# tasks have 40 documents where those of TREC have 300.
-PAPER_SCHEDULE = {"num_rounds": 10, "num_epochs": 50, "learning_rate": 1e-4}
-SAMPLE_SCHEDULE = {"num_rounds": 3, "num_epochs": 10, "learning_rate": 1e-3}
-
-# Of SIT: Q as in the paper, and few enough for noise to leave something of a centroid.
-MAX_CLUSTERS, MAX_NOISED_CLUSTERS, MIN_CLUSTER_SIZE = 200, 4, 2
+# Defaults beside those of table 4: for the sample that ships a schedule of a minute or two, faster because its tasks
+# have 40 documents where those of TREC have 300; for noised centroids few enough that something is left of each.
+SAMPLE, NOISED = "for the sample", "with --dp-sit-noise"
 OF_SIT = ("max_clusters", "min_cluster_size", "dp_sit_clip", "dp_sit_noise")
-
-
-def _by_data(name: str) -> str:
-    return f"[default: {PAPER_SCHEDULE[name]:g}; {SAMPLE_SCHEDULE[name]:g} for the sample]"
-
 
 _FLAGS = (
     click.option("--method", type=click.Choice(METHODS), default="fedseit", show_default=True, help="The method."),
@@ -65,12 +56,11 @@ _FLAGS = (
         help="Most test documents of each task, for runs of many tasks.  [default: all with its labels]",
     ),
     click.option(
-        "--num-rounds", type=WHOLE,
-        help=f"Rounds for each task.  {_by_data('num_rounds')}",
+        "--num-rounds", cls=ByCase, by_case={"": 10, SAMPLE: 3}, type=WHOLE, help="Rounds for each task."
     ),
     click.option(
-        "--num-epochs", type=WHOLE,
-        help=f"Most epochs of a client in a round.  {_by_data('num_epochs')}",
+        "--num-epochs", cls=ByCase, by_case={"": 50, SAMPLE: 10}, type=WHOLE,
+        help="Most epochs of a client in a round.",
     ),
     click.option(
         "--patience", type=click.IntRange(min=0), default=3, show_default=True,
@@ -78,8 +68,8 @@ _FLAGS = (
     ),
     click.option("--batch-size", type=WHOLE, default=64, show_default=True, help="Documents in a step."),
     click.option(
-        "--learning-rate", type=float,
-        help=f"Of Adam, at a task's start.  {_by_data('learning_rate')}",
+        "--learning-rate", cls=ByCase, by_case={"": 1e-4, SAMPLE: 1e-3}, type=float,
+        help="Of Adam, at a task's start.",
     ),
     click.option("--sparsity", type=float, default=1e-3, show_default=True, help="lambda_1: mask and adaptive."),
     click.option("--retention", type=float, default=1.0, show_default=True, help="lambda_2: against forgetting."),
@@ -89,13 +79,12 @@ _FLAGS = (
     ),
     click.option("--top-k", type=WHOLE, default=3, show_default=True, help="K of --selection sit."),
     click.option(
-        "--max-clusters", type=WHOLE, metavar="Q",
-        help="Q of --selection sit: most centroids of a task that a client sends."
-        f"  [default: {MAX_CLUSTERS}; {MAX_NOISED_CLUSTERS} with --dp-sit-noise]",
+        "--max-clusters", cls=ByCase, by_case={"": 200, NOISED: 4}, type=WHOLE, metavar="Q",
+        help="Q of --selection sit: most centroids of a task that a client sends.",
     ),
     click.option(
-        "--min-cluster-size", type=WHOLE, metavar="DOCUMENTS",
-        help=f"Centroids of fewer documents are not sent.  [default: {MIN_CLUSTER_SIZE}]",
+        "--min-cluster-size", cls=ByCase, by_case={"": 2}, type=WHOLE, metavar="DOCUMENTS",
+        help="Centroids of fewer documents are not sent.",
     ),
     click.option(
         "--dp-sit-clip", type=float, metavar="NORM",
@@ -162,6 +151,11 @@ class FedSeITOptions(RunOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.method == "fedseit" and self.selection == "previous" and self.num_clients < 2:
+            raise InputError(
+                "--num-clients 1: --method fedseit learns from the previous tasks of other clients and needs 2 or "
+                "more; take --method fedweit or local for one client"
+            )
         given = [flag_of(name) for name in OF_SIT if getattr(self, name) is not None]
         if given and (self.selection != "sit" or self.method not in ("fedseit", "fedweit")):
             raise InputError(f"{given[0]} is for --selection sit of fedseit and fedweit")
@@ -172,11 +166,7 @@ class FedSeITOptions(RunOptions):
 
     def complete(self, dataset: str) -> FedSeITOptions:
         """The options with the schedule for a data set in the place of what was not given."""
-        schedule = SAMPLE_SCHEDULE if dataset == "sample" else PAPER_SCHEDULE
-        missing: dict[str, Any] = {
-            name: value for name, value in schedule.items() if getattr(self, name) is None
-        }
-        return dataclasses.replace(self, **missing)
+        return self.filled(*([SAMPLE] if dataset == "sample" else []))
 
     @property
     def label(self) -> str:
