@@ -19,17 +19,16 @@ from tffcl.transfers.options import Selection
 if TYPE_CHECKING:
     import tensorflow_federated as tff
 
-    from tffcl.models import Network
     from tffcl.templates import ContinualProcess
-    from tffcl.templates.compose import AggregationFactory
 
 
+@errors.checked_arguments
 def build_decomposed(
-    network: Network,
+    network: models.Network,
     *,
     training: Optional[LocalTraining] = None,
     decomposition: Optional[Decomposition] = None,
-    aggregator: Optional[AggregationFactory] = None,
+    aggregator: Optional[templates.compose.AggregationFactory] = None,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     seed: int = 0,
     selection: Optional[Selection] = None,
@@ -63,8 +62,9 @@ def build_decomposed(
     return templates.compose_continual_process(work, factory, update)
 
 
+@errors.checked_arguments
 def build_fedweit(
-    network: Union[Network, TextCNNConfig], *, num_foreign: int = 0, **options: Any
+    network: Union[models.Network, TextCNNConfig], *, num_foreign: int = 0, **options: Any
 ) -> ContinualProcess:
     """FedWeIT (Yoon et al., 2021): foreign adaptives are added into the kernels (FedSeIT eq. 4).
 
@@ -78,8 +78,9 @@ def build_fedweit(
     return build_decomposed(network, **options)
 
 
+@errors.checked_arguments
 def build_fedseit(
-    network: Union[Network, TextCNNConfig], *, num_foreign: Optional[int] = None, **options: Any
+    network: Union[models.Network, TextCNNConfig], *, num_foreign: Optional[int] = None, **options: Any
 ) -> ContinualProcess:
     """FedSeIT (Chaudhary et al., 2022): foreign adaptives as aligned feature extractors (eq. 1-5).
 
@@ -102,8 +103,12 @@ def build_fedseit(
     return build_decomposed(network, **options)
 
 
+@errors.checked_arguments
 def build_local(
-    network: Union[Network, TextCNNConfig], *, decomposition: Optional[Decomposition] = None, **options: Any
+    network: Union[models.Network, TextCNNConfig],
+    *,
+    decomposition: Optional[Decomposition] = None,
+    **options: Any,
 ) -> ContinualProcess:
     """Every client by itself with FedWeIT's network: no base, no adaptives of others. The baseline of transfer.
 
@@ -118,7 +123,9 @@ def build_local(
     return build_decomposed(network, decomposition=alone, **options)
 
 
-def _build_unmasked(network: Network, decomposition: Decomposition, **options: Any) -> ContinualProcess:
+def _build_unmasked(
+    network: models.Network, decomposition: Decomposition, **options: Any
+) -> ContinualProcess:
     """FedWeIT as it stands: it knows nothing of a connectivity mask."""
     unaware = dataclasses.replace(decomposition, connectivity_aware=False)
     return build_decomposed(network, decomposition=unaware, **options)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Optional
 
-from tffcl import aggregators, client_works, finalizers, templates
+from tffcl import aggregators, client_works, errors, finalizers, models, templates
 from tffcl.algorithms.method import Method
 from tffcl.client_works.options import LocalTraining
 from tffcl.options import Options, option
@@ -19,10 +19,7 @@ from tffcl.options import Options, option
 if TYPE_CHECKING:
     import tensorflow_federated as tff
 
-    from tffcl.client_works.penalised import Penalties
-    from tffcl.models import Network
     from tffcl.templates import ContinualProcess
-    from tffcl.templates.compose import AggregationFactory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +50,14 @@ class Importance(Options):
     )
 
 
+@errors.checked_arguments
 def build_fed_avg(
-    network: Network,
+    network: models.Network,
     *,
     training: Optional[LocalTraining] = None,
     proximal: float = 0.0,
-    penalty: Penalties = None,
-    aggregator: Optional[AggregationFactory] = None,
+    penalty: client_works.penalised.Penalties = None,
+    aggregator: Optional[templates.compose.AggregationFactory] = None,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     seed: int = 0,
 ) -> ContinualProcess:
@@ -91,8 +89,9 @@ def build_fed_avg(
     return templates.compose_continual_process(work, aggregators.gated(factory), finalizer)
 
 
+@errors.checked_arguments
 def build_ewc(
-    network: Network, *, weight: float, fisher_examples: int = 256, **options: Any
+    network: models.Network, *, weight: float, fisher_examples: int = 256, **options: Any
 ) -> ContinualProcess:
     """FedAvg, or FedProx with `proximal`, whose clients hold on to past tasks by EWC (Kirkpatrick et al., 2017).
 
@@ -107,8 +106,9 @@ def build_ewc(
     return build_fed_avg(network, penalty=client_works.EWC(weight, fisher_examples), **options)
 
 
+@errors.checked_arguments
 def build_fed_curv(
-    network: Network, *, weight: float, fisher_examples: int = 256, **options: Any
+    network: models.Network, *, weight: float, fisher_examples: int = 256, **options: Any
 ) -> ContinualProcess:
     """FedCurv (Shoham et al., 2019): FedAvg whose clients stay near each other where it matters to the others.
 
@@ -121,12 +121,12 @@ def build_fed_curv(
     return build_fed_avg(network, penalty=client_works.FedCurv(weight, fisher_examples), **options)
 
 
-def _fed_prox(network: Network, prox: Proximal, **options: Any) -> ContinualProcess:
+def _fed_prox(network: models.Network, prox: Proximal, **options: Any) -> ContinualProcess:
     return build_fed_avg(network, proximal=prox.proximal, **options)
 
 
 def _ewc(
-    network: Network, importance: Importance, prox: Optional[Proximal] = None, **options: Any
+    network: models.Network, importance: Importance, prox: Optional[Proximal] = None, **options: Any
 ) -> ContinualProcess:
     return build_ewc(
         network,
@@ -137,7 +137,7 @@ def _ewc(
     )
 
 
-def _fed_curv(network: Network, importance: Importance, **options: Any) -> ContinualProcess:
+def _fed_curv(network: models.Network, importance: Importance, **options: Any) -> ContinualProcess:
     return build_fed_curv(
         network, weight=importance.penalty, fisher_examples=importance.fisher_examples, **options
     )

@@ -20,27 +20,25 @@ from tffcl.options import OptionError, Options, option
 if TYPE_CHECKING:
     import tensorflow_federated as tff
 
-    from tffcl.client_works import EmbeddingPrivacy, RehearsalModel
     from tffcl.experiment.plan import Plan
-    from tffcl.finalizers import ServerSideTraining
     from tffcl.templates import ContinualProcess
-    from tffcl.templates.compose import AggregationFactory
 
 TRAINING = LocalTraining(num_epochs=2, batch_size=64, learning_rate=1e-3, patience=0)
 
 
+@errors.checked_arguments
 def build_fil_ver(
-    model: RehearsalModel,
+    model: client_works.RehearsalModel,
     *,
     sharing: str = "sampled",
     send_per_round: int = 50,
-    server_side_training: Union[bool, ServerSideTraining] = True,
+    server_side_training: Union[bool, finalizers.ServerSideTraining] = True,
     client_memory: int = 300,
     task_memory: Optional[int] = None,
     training: Optional[LocalTraining] = None,
     proximal: float = 0.0,
-    privacy: Optional[EmbeddingPrivacy] = None,
-    aggregator: Optional[AggregationFactory] = None,
+    privacy: Optional[client_works.EmbeddingPrivacy] = None,
+    aggregator: Optional[templates.compose.AggregationFactory] = None,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     share_raw_data: bool = False,
     seed: int = 0,
@@ -153,7 +151,7 @@ class Rehearsal(Options):
             raise OptionError("dp_noise_seed", "needs --dp-clip and --dp-noise-multiplier beside it")
 
     @property
-    def privacy(self) -> Optional[EmbeddingPrivacy]:
+    def privacy(self) -> Optional[client_works.EmbeddingPrivacy]:
         """Clipping and noise on what is sent, if asked for."""
         if self.dp_clip is None or self.dp_noise_multiplier is None:
             return None

