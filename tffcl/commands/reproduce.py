@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
-from tffcl import reports
+from tffcl import reports, storage
 from tffcl.commands.entry import say
 from tffcl.commands.run_options import flag_of
 from tffcl.errors import InputError, RunError
@@ -53,10 +53,7 @@ def run_all(runs: Sequence[Planned], root: pathlib.Path, jobs: int) -> list[str]
     Raises:
       RunError: the folder of all runs cannot be made.
     """
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{root}: cannot be made ({error.strerror})") from error
+    storage.make_folder(root, "the folder of all runs")
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         return [failure for failure in pool.map(_run, runs) if failure]
 
@@ -110,7 +107,7 @@ def _run(planned: Planned) -> Optional[str]:
     command = [sys.executable, "-m", "tffcl.cli", "run", planned.command, *planned.flags]
     say(f"running {folder.name}")
     log_path = folder.with_name(f"{folder.name}.log")
-    with log_path.open("ab") as log:
+    with storage.private(), log_path.open("ab") as log:
         done = subprocess.run(
             [*command, "--output-dir", str(folder), *resume], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
@@ -121,7 +118,7 @@ def _run(planned: Planned) -> Optional[str]:
 
 def _other_settings(planned: Planned) -> Optional[str]:
     """What is wrong with a finished run if it had other settings than are asked for now."""
-    there = json.loads((planned.folder / "config.json").read_text())
+    there = storage.read_object(planned.folder / "config.json", "the configuration of a run")
     for name, asked in json.loads(json.dumps(planned.expected)).items():
         found = there.get(name)
         if asked is not None and found != asked:

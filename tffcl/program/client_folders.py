@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl import storage
 from tffcl.errors import InputError, OperationError, RunError
 from tffcl.program import tensor_files
 
@@ -119,6 +120,7 @@ def check_directory(what: str, directory: object) -> None:
         raise InputError(
             f"{what}: expected the absolute path of a folder where workers run, found {directory!r}"
         )
+    storage.check_path(directory, what)
 
 
 def say_whose(call: Callable[[list], Any], elements: Iterable[Any], failure: Callable[[Any], str]) -> None:

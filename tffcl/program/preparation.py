@@ -14,7 +14,7 @@ from tffcl.program import checks
 from tffcl.program.client_data import AnyTask, ClientTask, StoredTask, Tensors
 from tffcl.program.client_folders import SPLITS
 from tffcl.program.client_store import ClientStore
-from tffcl.program.grouped import flat, grouped
+from tffcl.program.grouped import flat, grouped, ordered
 from tffcl.program.handles import HandleProcess
 from tffcl.templates import ContinualProcess, placed
 from tffcl.transfers import KnowledgeBase, Transfer
@@ -127,7 +127,7 @@ def prepare_task(
       For each client its prepared task, or None.
     """
     transfer, base = knowledge
-    state_kind = process.prepare.type_signature.parameter[1]
+    _, state_kind, _, raw_kind = process.prepare.type_signature.parameter
     enrolled = [(client, task) for client, task in enumerate(tasks) if task is not None]
     pairs = [(client, split) for client, _ in enrolled for split in SPLITS]
     raws = [raw_data(task, split) for _, task in enrolled for split in SPLITS]
@@ -137,6 +137,10 @@ def prepare_task(
             OrderedDict(raw, task=np.int32(number), split=np.int32(SPLITS.index(split)))
             for raw, (_, split) in zip(raws, pairs)
         ]
+    raws = [
+        ordered(raw, raw_kind.member, f"client {client}, task {number}, {split}")
+        for raw, (client, split) in zip(raws, pairs)
+    ]
     sizes = [
         num_bytes(raw)
         + (_SHARE if kept else prepared_bytes(process, raw["examples"], len(selections[client])))
