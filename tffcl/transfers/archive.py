@@ -119,4 +119,6 @@ def _num_bytes(file: IO[bytes]) -> int:
     version = np.lib.format.read_magic(file)
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     shape, _, dtype = read_header[version](file)
+    if dtype.hasobject:
+        raise ValueError("an array holds Python objects")
     return file.tell() + math.prod(shape) * dtype.itemsize
