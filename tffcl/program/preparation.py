@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional, Union, cast
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.program import checks
-from tffcl.program.client_data import AnyTask, ClientTask, StoredTask, Tensors
+from tffcl.program.client_data import AnyTask, StoredTask, Tensors
 from tffcl.program.client_folders import SPLITS
 from tffcl.program.client_store import ClientStore
 from tffcl.program.grouped import flat, grouped, ordered
@@ -34,11 +34,13 @@ class PreparedTask:
       num_test: number of test examples.
     """
 
-    def __init__(self, shelf: Shelf, task: ClientTask, train: Tensors, validation: Tensors, test: Tensors):
+    def __init__(self, shelf: Shelf, contexts: Mapping[str, Tensors], prepared: Mapping[str, Tensors]):
+        """Both by split."""
         self._shelf, self._key = shelf, object()
-        self.num_test = checks.num_examples(test)
-        shelf[self._key, "train"] = flat({"context": task.context, "train": train, "validation": validation})
-        shelf[self._key, "test"] = flat({"context": task.test_context, "examples": test})
+        self.num_test = checks.num_examples(prepared["test"])
+        training = {split: prepared[split] for split in ("train", "validation")}
+        shelf[self._key, "train"] = flat({"context": contexts["train"], **training})
+        shelf[self._key, "test"] = flat({"context": contexts["test"], "examples": prepared["test"]})
 
     def training_data(self) -> OrderedDict:
         """What `next` and `end_task` take."""
@@ -152,12 +154,14 @@ def prepare_task(
         incoming = transfer.transfer_in(base, [selections[client] for client in clients], len(store))
         prepared += process.prepare(server_state, store.project(clients, state_kind), incoming, raws[part])
     made: list[Optional[AnyPrepared]] = [None] * len(tasks)
-    for start, (client, task) in zip(range(0, len(pairs), len(SPLITS)), enrolled):
-        train, validation, test = prepared[start : start + len(SPLITS)]
+    for start, (client, _) in zip(range(0, len(pairs), len(SPLITS)), enrolled):
+        part = slice(start, start + len(SPLITS))
+        of_split = dict(zip(SPLITS, prepared[part]))
         if kept:
-            made[client] = KeptTask(number, int(test["count"]))
+            made[client] = KeptTask(number, int(of_split["test"]["count"]))
         else:
-            made[client] = PreparedTask(shelf, cast(ClientTask, task), train, validation, test)
+            contexts = {split: raw["context"] for split, raw in zip(SPLITS, raws[part])}
+            made[client] = PreparedTask(shelf, contexts, of_split)
     return made
 
 
