@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 from run_directories import history
@@ -58,6 +61,16 @@ def test_files_that_cannot_be_used(tiny, process, written, tmp_path):
         StoredData(str(tmp_path), 1, 1).task(0, 0)
     with pytest.raises(InputError, match="absolute path"):
         StoredData("data", 3, 2)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_regular_file_is_named_with_its_client_at_once(written, tmp_path, make):
+    folder = shutil.copytree(written, tmp_path / "data")
+    path = folder / "client-0002" / "data-001-train.index"
+    path.unlink()
+    make(path)
+    with pytest.raises(RunError, match=f"client 2: {path} is no regular file"):
+        StoredData(str(folder), 3, 2).task(0, 0)
 
 
 def test_what_has_to_be_said_for_them(tiny, process, written, tmp_path):

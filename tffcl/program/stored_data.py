@@ -108,6 +108,8 @@ class StoredData:
         return self._known[client, task]
 
     def _ask(self, pairs: list[tuple[int, int]]) -> list[StoredTask]:
+        for client in range(self.num_clients):
+            folders.check_regular(self.directory, client)
         places = [self._place(client, task) for client, task in pairs]
         try:
             found = _describe()(places)
