@@ -28,10 +28,9 @@ def run(options: FedSeITOptions) -> None:
       TffclError: flags, data or a run directory that cannot be used.
     """
     texts, options = text_data.load_texts(options)
+    folder = choose_directory(options, texts.name)
     encoded = datasets.encode(texts, text_data.load_vectors(options, texts))
     stream = text_data.split(options, encoded)
-
-    folder = choose_directory(options, encoded.name)
 
     from tffcl import program
 

@@ -19,6 +19,7 @@ from tffcl import reports, storage
 from tffcl.commands.entry import say
 from tffcl.commands.run_options import flag_of
 from tffcl.errors import InputError, RunError
+from tffcl.reports import run_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,8 @@ def reproduce_rows(
     """
     runs = {(row.name, seed): planned(row, seed) for row in rows for seed in seeds}
     failures = run_all(list(runs.values()), root, jobs)
-    show({row: [runs[row.name, s].folder for s in seeds if runs[row.name, s].finished] for row in rows})
+    with run_files.reading(root):
+        show({row: [runs[row.name, s].folder for s in seeds if runs[row.name, s].finished] for row in rows})
     fail_if_any(failures, len(runs))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any, Union
 
 from tffcl import storage
-from tffcl.errors import InputError
+from tffcl.errors import InputError, TffclError
 
 PathLike = Union[str, "os.PathLike[str]"]
 Event = dict[str, Any]
@@ -54,6 +56,23 @@ def load_history(run_dir: PathLike) -> list[Event]:
         again = kind in ("round", "task_end")
         events[(kind, str(event.get("task")), str(event.get("round"))) if again else (number,)] = event
     return list(events.values())
+
+
+@contextlib.contextmanager
+def reading(run_dir: PathLike) -> Iterator[None]:
+    """Turns what goes wrong inside, with values that no run writes into its files, into one line.
+
+    Raises:
+      InputError: in the place of errors of Python and numpy.
+    """
+    try:
+        yield
+    except TffclError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise InputError(
+            f"{os.fspath(run_dir)}: its files are not as a run writes them ({error!r})"
+        ) from error
 
 
 def _check_run(run_dir: PathLike) -> None:
