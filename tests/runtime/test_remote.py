@@ -202,22 +202,6 @@ def test_workers_that_are_not_there(monkeypatch):
         runtime.remote(["localhost:9"])
 
 
-@pytest.mark.parametrize(
-    ("addresses", "message"),
-    [
-        ([], "a list of host:port"),
-        ("localhost:1", "a list of host:port"),
-        (["localhost"], "found 'localhost'"),
-        (["localhost:x"], "found 'localhost:x'"),
-        (["localhost:70000"], "found 'localhost:70000'"),
-        (["a:1", "a:1"], "each worker once"),
-    ],
-)
-def test_addresses_that_are_none(addresses, message):
-    with pytest.raises(errors.InputError, match=message):
-        runtime.remote(addresses)
-
-
 @pytest.mark.parametrize("options", [{"call_timeout": 0}, {"patience": -1.0}])
 def test_seconds_that_are_none(options):
     with Worker(1) as one, pytest.raises(errors.InputError, match="seconds above 0"):

@@ -79,7 +79,7 @@ class RemoteRuntime(Runtime):
           InputError: Addresses that are none, or a choice that is none.
           RunError: A worker that does not answer.
         """
-        _check_addresses(addresses)
+        health.check_addresses(addresses)
         _check_positive("call_timeout", call_timeout)
         _check_positive("patience", patience)
         if on_lost_worker not in ON_LOST_WORKER:
@@ -180,7 +180,7 @@ def remote(
       InputError: Addresses that are none, or a choice that is none.
       RunError: A worker that does not answer.
     """
-    lost = {address: health.check(address, _START_SECONDS) for address in _check_addresses(addresses)}
+    lost = {address: health.check(address, _START_SECONDS) for address in health.check_addresses(addresses)}
     for address, reason in lost.items():
         if reason is not None:
             raise errors.RunError(f"no worker answers at {address} ({reason}): start it with `tffcl worker`")
@@ -220,18 +220,6 @@ def take_worker_failures() -> list[Event]:
         return []
     failures, context.failures = context.failures, []
     return failures
-
-
-def _check_addresses(addresses: Sequence[str]) -> Sequence[str]:
-    if isinstance(addresses, str) or not addresses:
-        raise errors.InputError(f"addresses: expected a list of host:port, found {addresses!r}")
-    for address in addresses:
-        host, _, port = str(address).rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise errors.InputError(f"addresses: expected host:port, found {address!r}")
-    if len(set(addresses)) < len(addresses):
-        raise errors.InputError(f"addresses: expected each worker once, found {', '.join(addresses)}")
-    return addresses
 
 
 def _check_positive(name: str, value: Optional[float]) -> None:
