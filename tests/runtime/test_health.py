@@ -11,9 +11,9 @@ from tffcl.errors import InputError
 from tffcl.runtime import health
 
 WRONG = [
-    "", "localhost", "localhost:", ":99999", ":9000", "localhost:x", "localhost:0", "localhost:70000", "localhost:9000:1",
-    "::1:9000", "[::1]", "dns:///localhost:9000", "unix:/tmp/socket", "http://localhost:9000", "local host:9000",
-    "localhost:9\u0660", "localhost:+9000",
+    "", "localhost", "localhost:", ":99999", ":9000", "localhost:x", "localhost:0", "localhost:70000",
+    "localhost:9000:1", "::1:9000", "[::1]", "dns:///localhost:9000", "unix:/tmp/socket", "http://localhost:9000",
+    "local host:9000", "localhost:9\u0660", "localhost:+9000",
 ]  # fmt: skip
 
 

@@ -18,8 +18,8 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a proxy for the web knows nothing of workers
 )
 
-# A name or an IPv4 address, or an IPv6 address in brackets. What else gRPC takes, it reads in ways of its own: "host" is
-# port 443 there, ":99999" is port 34463.
+# A name or an IPv4 address, or an IPv6 address in brackets. gRPC takes more, in ways of its own: "host" is port 443
+# there, and ":99999" is port 34463.
 _ADDRESS = re.compile(r"([\w.-]+|\[[\da-f:.]+(%\w+)?\]):(\d{1,5})", re.ASCII | re.IGNORECASE)
 
 
