@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 
 from tffcl import errors
+from tffcl.runtime.runtime import operation_error
 
 # How a call to a worker fails; a closed channel is a ValueError.
 _FAILURES = (tff.framework.RetryableError, grpc.RpcError, ValueError)
@@ -49,9 +50,11 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
             yield
         except _FAILURES as error:
             if isinstance(error, grpc.Call) and error.code() not in self.lost_codes:
-                if str(error.details()).startswith(_FAILED):
-                    where = "a TensorFlow operation failed in the worker"
-                    raise errors.OperationError(where, _one_line(error)) from error
+                text = str(error.details())
+                if text.startswith(_FAILED):
+                    raise operation_error(
+                        "a TensorFlow operation failed in the worker", text[len(_FAILED) :]
+                    ) from error
                 raise
             raise self._when_lost(error) from error
 
@@ -97,8 +100,3 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
         """Frees an executor and all its values, as `dispose`."""
         with contextlib.suppress(*_FAILURES):
             super().dispose_executor(request)
-
-
-def _one_line(error: grpc.Call) -> str:
-    lines = str(error.details())[len(_FAILED) :].split("\n")
-    return " ".join(line.strip() for line in lines if "[[{{node" not in line)
