@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import grpc
 import tensorflow_federated as tff
-from tensorflow_federated.proto.v0 import executor_pb2
+from tensorflow_federated.proto.v0 import executor_pb2, executor_pb2_grpc
 
 from tffcl import errors
 from tffcl.runtime.runtime import operation_error
@@ -37,7 +37,8 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
           channel: Channel to the worker.
           describe: Gives one line on how the worker stands; called when it does not answer.
         """
-        super().__init__(channel)
+        # Not TFF's own: it has a thread watch the channel, which ends in an exception of its own when that is closed.
+        self._channel, self._stub = channel, executor_pb2_grpc.ExecutorGroupStub(channel)
         self._create_encoded_value = channel.unary_unary(
             "/tensorflow_federated.v0.ExecutorGroup/CreateValue",
             response_deserializer=executor_pb2.CreateValueResponse.FromString,
