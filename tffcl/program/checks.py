@@ -137,6 +137,11 @@ def _check_range(values: np.ndarray, bound: int, what: str, meaning: str) -> Non
 def _check_tensors(tensors: Mapping[str, np.ndarray], kind: tff.StructType, where: str) -> None:
     """Names, dtypes, shapes and finiteness."""
     expected = placed.entries(kind)
+    if not isinstance(tensors, Mapping):
+        found = type(tensors).__name__
+        raise InputError(
+            f"{where}: expected a mapping of the tensors {list(expected)}, found {found}; {{}} is one of none"
+        )
     if set(tensors) != set(expected):
         raise InputError(f"{where}: expected the tensors {list(expected)}, found {list(tensors)}")
     for name, entry in expected.items():
