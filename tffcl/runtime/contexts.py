@@ -108,14 +108,17 @@ def local(
     )
 
 
-def set_local(num_threads: Optional[int] = None, *, default_num_clients: int = 0) -> LocalRuntime:
+def set_local(
+    num_threads: Optional[int] = None, *, repeatable: bool = True, default_num_clients: int = 0
+) -> LocalRuntime:
     """Makes a worker on this machine TFF's default context, for scripts and notebooks.
 
     Args:
       num_threads: Threads that the worker may use; None leaves it to TensorFlow.
+      repeatable: See `local`.
       default_num_clients: See `local`.
 
     Returns:
       The runtime; its worker ends with this process at the latest.
     """
-    return LocalRuntime(num_threads, default_num_clients=default_num_clients).set_default()
+    return LocalRuntime(num_threads, repeatable, default_num_clients).set_default()
