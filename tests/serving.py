@@ -20,7 +20,7 @@ from tffcl.runtime import processes
 
 PROGRAM = [sys.executable, "-c", "from tffcl.cli import main; main()"]
 PATIENCE = 240.0  # seconds for anything that has to come: the machine may be busy with other tests
-_CALLS_OF_A_WINDOW, _WINDOWS = 30, 20
+_CALLS_OF_A_WINDOW, _WINDOWS = 30, 10
 _SOON = 60.0  # and for what the kernel does by itself
 
 

@@ -95,7 +95,7 @@ def test_rounds_leave_nothing_behind(context, monkeypatch):
             gc.unfreeze()
 
 
-@pytest.mark.parametrize("warm_up", [0, 45, 300])
+@pytest.mark.parametrize("warm_up", [0, 45, 200])
 def test_a_heap_that_settles_late_is_no_growth(warm_up):
     calls = itertools.count()
     assert_settles(lambda: next(calls), lambda: 2 * min(next(calls), warm_up), 10)
