@@ -6,13 +6,13 @@ import gc
 import pathlib
 import subprocess
 import sys
-import time
 import types
 
 import click
 import numpy as np
 import pytest
 from command_line import wrong
+from serving import PATIENCE
 
 from tffcl.commands import FedSeITOptions, entry, fedseit_flags, running, text_data
 from tffcl.errors import InputError, RunError
@@ -22,7 +22,9 @@ HEAVY = ("tensorflow", "tensorflow_federated", "numpy", "matplotlib", "pandas", 
 
 def program(*args, code="from tffcl.cli import main; main()"):
     """Runs the program in a process of its own."""
-    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=100)
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=PATIENCE
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,15 +51,6 @@ main()
     )
     assert (done.returncode, done.stderr) == (0, "[]\n")
     assert "tffcl" in done.stdout
-
-
-def test_help_is_quick():
-    def seconds():
-        start = time.monotonic()
-        assert program("run", "fedseit", "--help").returncode == 0
-        return time.monotonic() - start
-
-    assert min(seconds() for _ in range(3)) < 2.0
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,8 @@ def open_runtime(options: RunOptions) -> contextlib.AbstractContextManager:
     if options.runtime == "in-process":
         return runtime.in_process()
     if options.workers is not None:
-        addresses = [address.strip() for address in options.workers.split(",")]
         return runtime.remote(
-            addresses, call_timeout=options.call_timeout, on_lost_worker=options.on_lost_worker
+            options.addresses, call_timeout=options.call_timeout, on_lost_worker=options.on_lost_worker
         )
     return runtime.local(repeatable=not options.base_is_noised)
 
