@@ -275,9 +275,9 @@ def test_graphs_are_freed_with_their_computations():
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ([[1.5]], r"argument\[0\]: expected int32, found \[1.5\]"),
-        ([1, "a"], r"argument\[1\]: expected int32, found 'a'"),
-        ([np.arange(2)], r"argument\[0\]: expected int32"),
+        ([[1.5]], r"argument\[client 0\]: expected int32, found \[1.5\]"),
+        ([1, "a"], r"argument\[client 1\]: expected int32, found 'a'"),
+        ([np.arange(2)], r"argument\[client 0\]: expected int32"),
         (3, "expected a list with a value for each client, found int"),
     ],
 )

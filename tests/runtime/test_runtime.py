@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import grpc
 import numpy as np
 import pytest
@@ -124,3 +126,47 @@ def test_a_wrong_argument_and_a_failed_operation_raise_what_tff_raises(name):
                 _of_clients(argument)
         with pytest.raises(grpc.RpcError):
             tff.tensorflow.computation(lambda: tf.io.read_file("/nothing"))()
+
+
+# -- entries of arguments --------------------------------------------------------------------------------------
+
+_TWINS = tff.to_type(OrderedDict(features=np.int32, label=np.int32))
+
+
+@tff.federated_computation(
+    tff.FederatedType(_TWINS, tff.SERVER), tff.FederatedType(OrderedDict(train=_TWINS), tff.CLIENTS)
+)
+def _features(server, clients):
+    def of_client(x):
+        return x["train"]["features"]
+
+    taken = tff.tensorflow.computation(of_client, tff.to_type(OrderedDict(train=_TWINS)))
+    of_server = tff.tensorflow.computation(lambda x: x["features"], _TWINS)
+    return tff.federated_map(of_server, server), tff.federated_map(taken, clients)
+
+
+def _twins(features, label):
+    return OrderedDict(features=features, label=label)
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_entries_in_another_order_or_of_other_names_are_never_taken_for_each_other(name):
+    right = _twins(1, 2)
+    with RUNTIMES[name]():
+        for one in (right, dict(right), (1, 2), [1, 2], tff.structure.Struct(right.items())):
+            assert _features(one, [OrderedDict(train=one)] * 2) == (1, [1, 1])
+        for wrong in (
+            OrderedDict(label=2, features=1),
+            {"label": 2, "features": 1},
+            _twins(1, 2) | {"x": 3},
+            {"x": 1},
+        ):
+            with pytest.raises(
+                errors.ArgumentError, match=r"argument\.server: expected the entries \['features'"
+            ):
+                _features(wrong, [OrderedDict(train=right)])
+            clients = [OrderedDict(train=right), OrderedDict(train=wrong)]
+            words = r"argument\.clients\[client 1\]\.train: expected the entries \['features', 'label'\], in this order"
+            with pytest.raises(errors.ArgumentError, match=words) as caught:
+                _features(right, clients)
+            assert "\n" not in str(caught.value)

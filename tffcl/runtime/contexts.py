@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Callable, Optional, overload
+from typing import Any, Callable, Optional, overload
 
 import grpc
 import tensorflow_federated as tff
 
-from tffcl.runtime import compiling, executor, stubs
+from tffcl.runtime import compiling, executor, ingestion, stubs
 from tffcl.runtime import worker as worker_lib
 from tffcl.runtime.runtime import Runtime, check_default_num_clients
 
@@ -17,9 +17,31 @@ _CHANNEL_OPTIONS = (
 )
 
 
+class WorkerContext(tff.framework.SyncExecutionContext):
+    """TFF's execution context over executors that use workers; entries of arguments go by their names."""
+
+    def __init__(self, factory: tff.framework.ExecutorFactory) -> None:
+        super().__init__(
+            executor_fn=factory,
+            compiler_fn=compiling.to_native,
+            transform_args=tff.tensorflow.transform_args,
+            transform_result=tff.tensorflow.transform_result,
+        )
+
+    def invoke(self, comp: Any, arg: Any) -> Any:
+        """Runs a computation, as TFF does.
+
+        Raises:
+          ArgumentError: If the argument has other entries than its type, or in another order.
+        """
+        if comp.type_signature.parameter is not None:
+            ingestion.check_entries(arg, comp.type_signature.parameter)
+        return super().invoke(comp, arg)
+
+
 def create_context(
     channel: grpc.Channel, describe: Callable[[], str], default_num_clients: int = 0
-) -> tff.framework.SyncExecutionContext:
+) -> WorkerContext:
     """An execution context that runs computations in the worker at the other end of `channel`.
 
     Args:
@@ -27,11 +49,8 @@ def create_context(
       describe: Gives one line on how the worker stands, for the error when it does not answer.
       default_num_clients: See `local`.
     """
-    return tff.framework.SyncExecutionContext(
-        executor_fn=executor.WorkerExecutorFactory(stubs.WorkerStub(channel, describe), default_num_clients),
-        compiler_fn=compiling.to_native,
-        transform_args=tff.tensorflow.transform_args,
-        transform_result=tff.tensorflow.transform_result,
+    return WorkerContext(
+        executor.WorkerExecutorFactory(stubs.WorkerStub(channel, describe), default_num_clients)
     )
 
 

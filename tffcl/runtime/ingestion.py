@@ -73,27 +73,53 @@ class Ingestion:
                 f"{where}: expected values for {self.num_clients} clients, found {len(value)}"
             )
         self.num_clients, self._at_clients = len(value), True
-        members = [self.take(v, kind.member, f"{where}[{i}]") for i, v in enumerate(value)]
+        members = [self.take(v, kind.member, _of_client(where, i)) for i, v in enumerate(value)]
         self._at_clients = False
         return Clients(members)
 
     def _struct(self, value: Any, kind: tff.StructType, where: str) -> tuple:
-        try:
-            items = tff.structure.to_elements(tff.structure.from_container(value))
-        except TypeError as error:
-            raise errors.ArgumentError(
-                f"{where}: expected a structure of type {kind}, found {type(value).__name__}"
-            ) from error
-        names = tff.structure.name_list_with_nones(kind)
-        found = [name for name, _ in items]
-        if len(items) != len(names) or any(f not in (n, None) for f, n in zip(found, names)):
-            raise errors.ArgumentError(f"{where}: expected the entries {names}, found {found}")
-        return tuple(
-            self.take(item, element, f"{where}.{name}" if name else f"{where}[{index}]")
-            for index, ((_, item), (name, element)) in enumerate(
-                zip(items, tff.structure.iter_elements(kind))
-            )
-        )
+        return tuple(self.take(*element) for element in _elements(value, kind, where))
+
+
+def check_entries(value: Any, kind: tff.Type, where: str = "argument") -> None:
+    """Checks that mappings have the entries of their types, in their order.
+
+    TFF itself takes them by position: of two entries of one type in another order it would make one of the other.
+
+    Raises:
+      ArgumentError: They have not; names the entry, and the client by its place.
+    """
+    if isinstance(kind, tff.FederatedType):
+        if kind.all_equal:
+            check_entries(value, kind.member, where)
+        elif isinstance(value, (list, tuple)):
+            for place, member in enumerate(value):
+                check_entries(member, kind.member, _of_client(where, place))
+    elif isinstance(kind, tff.StructType):
+        for element in _elements(value, kind, where):
+            check_entries(*element)
+
+
+def _of_client(where: str, place: int) -> str:
+    return f"{where}[client {place}]"
+
+
+def _elements(value: Any, kind: tff.StructType, where: str) -> list[tuple[Any, tff.Type, str]]:
+    """The elements of a structure, each with its type and what it is called in errors."""
+    try:
+        items = tff.structure.to_elements(tff.structure.from_container(value))
+    except TypeError as error:
+        raise errors.ArgumentError(
+            f"{where}: expected a structure of type {kind}, found {type(value).__name__}"
+        ) from error
+    names = tff.structure.name_list_with_nones(kind)
+    found = [name for name, _ in items]
+    if len(items) != len(names) or any(f not in (n, None) for f, n in zip(found, names)):
+        raise errors.ArgumentError(f"{where}: expected the entries {names}, in this order, found {found}")
+    return [
+        (item, element, f"{where}.{name}" if name else f"{where}[{index}]")
+        for index, ((_, item), (name, element)) in enumerate(zip(items, tff.structure.iter_elements(kind)))
+    ]
 
 
 def as_tensor(value: Any, kind: tff.TensorType, where: str) -> tf.Tensor:

@@ -11,7 +11,7 @@ from typing import Any, Optional
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.runtime import compiling, health
+from tffcl.runtime import contexts, health
 from tffcl.runtime import worker as worker_lib
 from tffcl.runtime.composed_factory import ComposedExecutorFactory
 from tffcl.runtime.remote_workers import Deadline, RemoteWorker
@@ -29,8 +29,8 @@ Event = dict[str, str]
 ON_LOST_WORKER = ("retry", "leave-out")
 
 
-class RemoteContext(tff.framework.SyncExecutionContext):
-    """TFF's execution context over an executor that spreads clients over workers.
+class RemoteContext(contexts.WorkerContext):
+    """The context over an executor that spreads clients over workers.
 
     Attributes:
       failures: Workers that got lost and that nobody has asked about yet: `worker` (its address) and `reason`.
@@ -39,12 +39,7 @@ class RemoteContext(tff.framework.SyncExecutionContext):
     """
 
     def __init__(self, factory: ComposedExecutorFactory, may_leave_out: bool) -> None:
-        super().__init__(
-            executor_fn=factory,
-            compiler_fn=compiling.to_native,
-            transform_args=tff.tensorflow.transform_args,
-            transform_result=tff.tensorflow.transform_result,
-        )
+        super().__init__(factory)
         self.failures: list[Event] = []
         self.factory, self.may_leave_out = factory, may_leave_out
 
