@@ -43,10 +43,6 @@ def grouped(values: Mapping[str, Any], groups: Iterable[str]) -> OrderedDict[str
 def ordered(value: Any, kind: tff.Type, where: str) -> Any:
     """A value whose mappings have their entries in the order of a type, at every level.
 
-    >>> kind = tff.to_type(OrderedDict(x=tff.StructType([("b", int), ("a", int)])))
-    >>> ordered({"x": {"a": 1, "b": 2}}, kind, "client 0")
-    OrderedDict([('x', OrderedDict([('b', 2), ('a', 1)]))])
-
     Args:
       value: of the type, but for the order.
       kind: the type.
