@@ -33,18 +33,20 @@ from tffcl.templates import ContinualProcess  # noqa: E402
 
 
 def documents(
-    count: int, dimension: int, seed: int, length: int = 10, words: int = 1200
-) -> tuple[OrderedDict, OrderedDict]:
-    """Word vectors and documents of about `length` words (TREC: 10, R8: 100) with four labels."""
+    count: int, held_out: int, dimension: int, seed: int, length: int = 10, words: int = 1200
+) -> tuple[OrderedDict, OrderedDict, OrderedDict]:
+    """Word vectors and documents of about `length` words (TREC: 10, R8: 100) with four labels; some are held out."""
     rng = np.random.default_rng(seed)
-    lengths = np.clip(rng.poisson(length - 1, count) + 1, 3, None)
-    tokens = np.zeros((count, lengths.max()), np.int32)
-    for row, own in zip(tokens, lengths):
-        row[:own] = rng.integers(2, words, own)
+    lengths = np.clip(rng.poisson(length - 1, count + held_out) + 1, 3, None).astype(np.int32)
+    tokens = rng.integers(2, words, lengths.sum()).astype(np.int32)
     vectors = rng.normal(0, 0.4, (words, dimension)).astype(np.float32)
     vectors[:2] = 0
-    label = rng.integers(0, 4, count).astype(np.int32)
-    return OrderedDict(vectors=vectors), OrderedDict(tokens=tokens, label=label)
+    label = rng.integers(0, 4, count + held_out).astype(np.int32)
+    whole = OrderedDict(start=np.cumsum(lengths, dtype=np.int32) - lengths, length=lengths, label=label)
+    parts = (
+        OrderedDict((n, v[part]) for n, v in whole.items()) for part in (slice(count), slice(count, None))
+    )
+    return OrderedDict(vectors=vectors, tokens=tokens), *parts
 
 
 @dataclasses.dataclass
@@ -67,9 +69,7 @@ def client(
     rows = tf.random.stateless_normal([foreign, layout.size], [seed, 2]) * 0.01
     state = work.begin_task(state, shared, rows)
     dimension = work.network.config.embedding_size
-    context, examples = documents(count, dimension, seed, length)
-    _, held_out = documents(count // 8, dimension, seed + 1000, length)
-    tensors = tf.nest.map_structure(tf.constant, (context, examples, held_out))
+    tensors = tf.nest.map_structure(tf.constant, documents(count, count // 8, dimension, seed, length))
     train, validation = (work.network.prepare(rows, tensors[0], part) for part in tensors[1:])
     data = {"context": dict(tensors[0]), "train": dict(train), "validation": dict(validation)}
     for _ in range(past_tasks):

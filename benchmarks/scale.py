@@ -36,7 +36,7 @@ from tffcl.program import ClientTask, run_program  # noqa: E402
 from tffcl.transfers import SIT  # noqa: E402
 
 MIB = 2**20
-LABELS = 4
+LABELS, LENGTH = 4, 10  # of a task; of a document
 
 
 class DrawnTexts:
@@ -54,21 +54,35 @@ class DrawnTexts:
         self.num_clients, self.num_tasks, self._documents = clients, tasks, documents
         vectors = np.random.default_rng(0).normal(0, 0.4, (words, dimension)).astype(np.float32)
         vectors[:2] = 0
-        self._context = OrderedDict(vectors=vectors)
+        self._vectors = vectors
 
     def task(self, client: int, task: int) -> ClientTask:
         """The same at every call."""
         rng = np.random.default_rng([client, task])
         topics = rng.choice(8, LABELS, replace=False)  # tasks share topics
         parts = [self._draw(rng, topics, count) for count in (self._documents, *[self._documents // 4] * 2)]
-        return ClientTask(self._context, parts[0], parts[1], self._context, parts[2], LABELS)
+        context = OrderedDict(
+            vectors=self._vectors, tokens=np.concatenate([words for words, _ in parts], None)
+        )
+        firsts = np.cumsum([0, *(words.size for words, _ in parts)])
+        train, validation, test = (
+            OrderedDict(
+                start=np.arange(first, first + words.size, LENGTH, dtype=np.int32),
+                length=np.full(len(words), LENGTH, np.int32),
+                label=label,
+            )
+            for first, (words, label) in zip(firsts, parts)
+        )
+        return ClientTask(context, train, validation, context, test, LABELS)
 
-    def _draw(self, rng: np.random.Generator, topics: np.ndarray, count: int) -> OrderedDict:
+    def _draw(
+        self, rng: np.random.Generator, topics: np.ndarray, count: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Words int32 [count, LENGTH] and label int32 [count]."""
         label = rng.integers(0, LABELS, count).astype(np.int32)
-        own = 2 + 30 * topics[label][:, None] + rng.integers(0, 30, (count, 10))
-        common = rng.integers(2, len(self._context["vectors"]), (count, 10))
-        tokens = np.where(rng.random((count, 10)) < 0.5, own, common).astype(np.int32)
-        return OrderedDict(tokens=tokens, label=label)
+        own = 2 + 30 * topics[label][:, None] + rng.integers(0, 30, (count, LENGTH))
+        common = rng.integers(2, len(self._vectors), (count, LENGTH))
+        return np.where(rng.random((count, LENGTH)) < 0.5, own, common).astype(np.int32), label
 
 
 class Lines:

@@ -35,8 +35,6 @@ def main(**flags) -> None:
     from tffcl import program
     from tffcl.commands import made_results
 
-    options = confedmade.with_defaults(options)
-
     # What a client receives of the others' knowledge for a task: lines 6 and 10.
     transfer = confedmade.build_transfer(options)
 

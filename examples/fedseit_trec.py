@@ -26,13 +26,13 @@ def main(**flags) -> None:
     from tffcl import datasets  # imports wait until the flags are known to be right
     from tffcl.commands import fedseit, running, text_data
 
-    # Documents as rows of word ids, and one frozen table with the vectors of the words in use.
-    texts, options = text_data.load_texts(options)
-    encoded = datasets.encode(texts, text_data.load_vectors(options, texts))
-
     # Who learns what, and when: each task is a classification of its own over a few of the labels.
-    stream = text_data.split(options, encoded)
-    folder = running.choose_directory(options, encoded.name)
+    texts, options = text_data.load_texts(options)
+    stream = text_data.split(options, texts)
+    folder = running.choose_directory(options, texts.name)
+
+    # Documents as word ids, and one frozen table with the vectors of the words in use.
+    encoded = datasets.encode(texts, text_data.load_vectors(options, texts), max_words=options.max_words)
 
     # What a client receives of the others' knowledge for a task: lines 16-24.
     transfer = fedseit.build_transfer(options)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import logging
+import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import types
+from unittest import mock
 
 import click
 import numpy as np
@@ -14,6 +18,7 @@ import pytest
 from command_line import wrong
 from serving import PATIENCE
 
+from tffcl import datasets
 from tffcl.commands import FedSeITOptions, entry, fedseit_flags, running, text_data
 from tffcl.errors import InputError, RunError
 
@@ -69,6 +74,7 @@ main()
             ["run", "fedseit", "--num-clients", "2", "--clients-per-round", "3"],
             ["--clients-per-round 3", "2"],
         ),
+        (["run", "fedseit", "--num-clients", "1"], ["--num-clients 1", "2 or more", "--method fedweit"]),
         (["run", "fedseit", "--min-cluster-size", "5"], ["--min-cluster-size is for --selection sit"]),
         (
             ["run", "fedseit", "--selection", "sit", "--dp-sit-clip", "5"],
@@ -120,10 +126,72 @@ def test_no_such_data_and_vectors(run, tmp_path):
     )
 
 
-def test_more_labels_than_there_are(run, tmp_path):
+@pytest.fixture(name="no_vectors")
+def _no_vectors(monkeypatch):
+    """Word vectors are neither read nor trained: what is wrong has to be said before."""
+    for name in ("load_word_vectors", "train_word_vectors"):
+        monkeypatch.setattr(datasets, name, mock.Mock(side_effect=AssertionError(name)))
+
+
+def test_more_labels_than_there_are(run, tmp_path, no_vectors):
     done = run("run", "fedseit", "--dataset", "sample", "--labels-per-task", 7, cwd=tmp_path)
     wrong(done, "labels_per_task=7", "6 labels")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_is_there_is_said_before_word_vectors(run, tmp_path, no_vectors):
+    (tmp_path / "config.json").write_text("{}")
+    done = run("run", "fedseit", "--dataset", "sample", "--output-dir", tmp_path)
+    wrong(done, str(tmp_path), "holds a run already")
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_no_pickle_is_taken_from_a_default_place(run, tmp_path, given):
+    ran = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(ran),)
+
+    (tmp_path / "glove").mkdir()
+    path = tmp_path / "glove" / "a.bin"
+    path.write_bytes(pickle.dumps(Evil()))
+    flags = ("--embeddings", path) if given else ("--data-dir", tmp_path)
+    done = run("run", "fedseit", "--dataset", "sample", *flags, cwd=tmp_path)
+    wrong(done, str(path), "is a pickle", "--allow-pickle", "save_word2vec_format")
+    wrong(run("run", "fedseit", "--data-dir", tmp_path, "--allow-pickle"), "--allow-pickle is for a file")
+    assert not ran.exists()
+
+
+def own_texts(folder):
+    """A folder of tables in French, by a user who has three labels."""
+    rows = "".join(f"l'été {label} {'à ' * label}paris,{label}\n" for label in range(3)) * 5
+    for name in ("train.csv", "test.csv"):
+        (folder / name).write_text("text,label\n" + rows, encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words", "recorded"),
+    [
+        ([], {"l'été", "0", "1", "2", "à", "paris"}, {}),
+        (
+            ["--tokeniser", "unicode", "--max-words", "2"],
+            {"l'été", "0", "1", "2"},
+            {"tokeniser", "max_words"},
+        ),
+        (["--tokeniser", "ascii"], {"l'", "t", "0", "1", "2", "paris"}, {"tokeniser"}),
+    ],
+)
+def test_own_texts_keep_their_letters(tmp_path, caplog, monkeypatch, flags, words, recorded):
+    monkeypatch.setattr(logging.getLogger("tffcl"), "propagate", True)
+    options = FedSeITOptions.parse(["--dataset", own_texts(tmp_path), "--embeddings", "own", *flags])
+    texts, options = text_data.load_texts(options)
+    encoded = datasets.encode(texts, text_data.load_vectors(options, texts), max_words=options.max_words)
+    assert set(encoded.words[2:]) == words
+    assert ("--tokeniser unicode" in caplog.text) == ("ascii" in flags)
+    assert ("have more than 2 words and are cut" in caplog.text) == ("--max-words" in flags)
+    assert {"tokeniser", "max_words", "allow_pickle"} & set(options.config()) == set(recorded)
 
 
 def test_report_of_no_run(run, tmp_path):

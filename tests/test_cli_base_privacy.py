@@ -76,7 +76,6 @@ def _build_confedmade(method):
     from tffcl.commands import confedmade
 
     options = ConFedMADEOptions.parse([*DP, "--method", method, "--hidden", "3"]).complete("digits")
-    options = confedmade.with_defaults(options)
     return confedmade.build_process(options, 4, confedmade.build_transfer(options))
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 import struct
 
-import click
 import numpy as np
 import pytest
 from command_line import once, what_is_built, wrong
@@ -136,23 +134,6 @@ def test_options_and_labels():
         ConFedMADEOptions.parse(["--proximal", "-1"])
 
 
-def test_the_defaults_that_the_help_tells_are_those_of_the_algorithms():
-    from tffcl.algorithms import made
-    from tffcl.commands import confedmade
-
-    command = ConFedMADEOptions.flags(click.Command("x"))
-    told = {parameter.name: parameter.help for parameter in command.params}
-    assert sorted(told) == sorted(field.name for field in dataclasses.fields(ConFedMADEOptions))
-    for method, penalty in (("cl-ewc", made.EWC_WEIGHT), ("fedcurv", made.FED_CURV_WEIGHT)):
-        options = ConFedMADEOptions.parse(["--method", method])
-        filled = confedmade.with_defaults(options)
-        assert filled.penalty == penalty
-        assert f"{penalty:g}" in told["penalty"]
-    for name in ("num_epochs", "batch_size", "learning_rate", "patience", "sparsity", "retention", "gate_cutoff",
-                 "proximal"):  # fmt: skip
-        assert f"[default: {getattr(filled, name):g}" in told[name], name
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_its_client_work(method, monkeypatch):
     from tffcl.algorithms import decomposed, fed_avg
@@ -162,7 +143,7 @@ def test_every_method_has_its_client_work(method, monkeypatch):
         monkeypatch.setattr(module, "compose_continual_process", lambda work, aggregator, finalizer: work)
 
     args = ["--method", method, "--hidden", "3", "--num-tasks", "2"]
-    options = confedmade.with_defaults(ConFedMADEOptions.parse(args).complete("digits"))
+    options = ConFedMADEOptions.parse(args).complete("digits")
     transfer = confedmade.build_transfer(options)
     work = confedmade.build_process(options, 4, transfer)
     decomposes = method in ("confedmade", "fedweit-made", "fedweit-made-sync")

@@ -50,6 +50,7 @@ ROOMS = {
         "Domains",
         "EncodedTextDataset",
         "ImageDataset",
+        "RaggedTokens",
         "TextDataset",
         "WordVectors",
         "available",
@@ -231,3 +232,19 @@ def test_exports(room):
     assert sorted(module.__all__) == sorted(ROOMS[room])
     for name in module.__all__:
         assert getattr(module, name).__doc__, f"{room}.{name} says nothing of itself"
+
+
+def test_keras_finds_the_layers_of_saved_models():
+    """`load_model` looks classes up by the name under which importing `tffcl.layers` registers them."""
+    import tensorflow as tf
+
+    from tffcl import layers
+
+    ours = [
+        one
+        for one in vars(layers).values()
+        if isinstance(one, type) and issubclass(one, tf.keras.layers.Layer)
+    ]
+    assert len(ours) >= 7
+    for one in ours:
+        assert tf.keras.utils.get_registered_object(f"tffcl>{one.__name__}") is one

@@ -143,12 +143,12 @@ def reproduce_fedseit(
     "--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]"
 )
 @click.option("--seed", "seeds", type=int, multiple=True, default=(1, 2), show_default=True, help="Seeds.")
-@click.option("--num-rounds", type=click.IntRange(min=1), help="Rounds a task.  [default: 20]")
-@click.option("--num-epochs", type=click.IntRange(min=1), help="Epochs a round.  [default: 1]")
+@click.option("--num-rounds", type=click.IntRange(min=1), help="As for `tffcl run confedmade`.")
+@click.option("--num-epochs", type=click.IntRange(min=1), help="As for `tffcl run confedmade`.")
 @click.option(
     "--num-clients",
     type=click.IntRange(min=1),
-    help="Clients, where a row does not assign its tasks.  [default: 3; those of table 1]",
+    help="As for `tffcl run confedmade`, where a row does not assign its tasks; in place of those of table 1.",
 )
 @click.option("--data-dir", metavar="DIR", help="As for `tffcl run confedmade`.")
 @click.option("--runtime", type=click.Choice(["local", "in-process"]), help="As for `tffcl run confedmade`.")

@@ -1,6 +1,12 @@
 """Exceptions for wrong input: one clear line that names what, where, and what would be right."""
 
+from __future__ import annotations
+
+import functools
+import inspect
 import math
+import numbers
+import typing
 
 
 class TffclError(Exception):
@@ -65,3 +71,57 @@ def check_between_0_and_1(name: str, value: float) -> None:
 def run_exists(folder: object) -> RunError:
     """The error for a run directory that may not be written over."""
     return RunError(f"{folder} holds a run already: go on with it (--resume), or give another directory")
+
+
+# What to give in the place of what is often given, by argument.
+_INSTEAD = {
+    "network": "tffcl.models.KerasNetwork(model) makes one of a Keras model",
+    "server_optimizer": "those of Keras keep their state in variables; take tff.learning.optimizers.build_adam(...)",
+    "optimizer": "those of Keras keep their state in variables; take tff.learning.optimizers.build_adam(...)",
+    "aggregator": "give an instance, as tff.aggregators.MeanFactory(), or the .factory() of a ClientPrivacy",
+}
+_Function = typing.TypeVar("_Function", bound=typing.Callable)
+
+
+def checked_arguments(function: _Function) -> _Function:
+    """Decorator: what its annotations do not allow is one InputError that names the argument.
+
+    Annotations are texts: alternatives between bars, classes or unions of them. What stands in brackets is not looked
+    at, nor what has no annotation.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checking(*args: typing.Any, **given: typing.Any) -> typing.Any:
+        try:
+            found = signature.bind(*args, **given).arguments
+        except TypeError as error:
+            raise InputError(f"{function.__name__}: {error}") from None
+        for name, value in found.items():
+            parameter = signature.parameters[name]
+            variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if not variable and parameter.annotation is not parameter.empty:
+                _check_kind(name, value, parameter.annotation, function.__globals__)
+        return function(*args, **given)
+
+    return typing.cast(_Function, checking)
+
+
+def _check_kind(name: str, value: object, annotation: str, scope: dict[str, typing.Any]) -> None:
+    # One alternative at a time: Python 3.9 knows no `X | None`.
+    kinds = [kind for part in annotation.split("|") for kind in _classes(eval(part, scope))]
+    if isinstance(value, tuple(kinds)):
+        return
+    found = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+    words = {numbers.Integral: "a whole number", numbers.Real: "a number", type(None): "None"}
+    wanted = " or ".join(dict.fromkeys(words.get(kind, kind.__name__) for kind in kinds))
+    instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+    raise InputError(f"{name}: expected {wanted}, found {words.get(type(value), found)}{instead}")
+
+
+def _classes(kind: typing.Any) -> tuple[typing.Any, ...]:
+    """The classes of which something is an instance if it is of an annotated kind."""
+    if typing.get_origin(kind) is typing.Union:
+        return tuple(one for part in typing.get_args(kind) for one in _classes(part))
+    numeric = {int: numbers.Integral, float: numbers.Real, None: type(None)}
+    return (numeric.get(kind) or typing.get_origin(kind) or kind,)

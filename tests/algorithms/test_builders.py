@@ -1,5 +1,6 @@
 """Builders: their options reach the parts."""
 
+import inspect
 from collections import OrderedDict
 from unittest import mock
 
@@ -8,8 +9,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl import errors
+from tffcl import algorithms, errors, finalizers
+from tffcl.aggregators import ClientPrivacy
 from tffcl.algorithms import (
+    build_decomposed,
     build_ewc,
     build_fed_avg,
     build_fed_curv,
@@ -19,9 +22,20 @@ from tffcl.algorithms import (
     decomposed,
     fed_avg,
 )
-from tffcl.client_works import EWC, Decomposition, FedCurv
-from tffcl.models import AlignedTextCNN, TextCNN
+from tffcl.client_works import (
+    EWC,
+    DecomposedWork,
+    Decomposition,
+    FedCurv,
+    LocalTraining,
+    PlainWork,
+    RehearsalModel,
+    RehearsalWork,
+    Sharing,
+)
+from tffcl.models import MLP, AlignedTextCNN, FrozenEncoder, IdentityEncoder, MADEConfig, TextCNN
 from tffcl.program import project
+from tffcl.templates import compose_continual_process
 from tffcl.transfers import KnowledgeBase
 
 
@@ -74,8 +88,6 @@ def test_any_aggregator_and_server_optimizer(small):
         server_optimizer=tff.learning.optimizers.build_adam(0.1),
     )
     assert process.next.type_signature.parameter[0].member == process.initialize.type_signature.result.member
-    with pytest.raises(errors.ContractError, match="takes a tff.aggregators factory, found str"):
-        build_fedweit(small.config(), num_foreign=1, aggregator="mean")
 
 
 def test_penalties_reach_the_client_work(small, parts_only):
@@ -121,3 +133,106 @@ def test_a_server_optimizer_and_an_aggregator_leave_a_penaltys_sums_alone(small)
     summed = np.concatenate([sum(c[name] for c in changes) for name in ("curv_fisher", "curv_pull")])
     np.testing.assert_allclose(new["shared"][size:], summed, rtol=1e-5, atol=1e-7)
     assert {leaf.shape for leaf in tf.nest.flatten(tf.nest.map_structure(np.asarray, state))} == {(), (size,)}
+
+
+BUILDERS = {
+    **{name: getattr(algorithms, name) for name in algorithms.__all__},
+    **{name: getattr(finalizers, name) for name in finalizers.__all__ if name.startswith("build")},
+    **{kind.__name__: kind for kind in (DecomposedWork, PlainWork, RehearsalWork)},
+}
+ARGUMENTS = [
+    pytest.param(builder, name, id=f"{title}({name}=...)")
+    for title, builder in BUILDERS.items()
+    for name, one in inspect.signature(builder).parameters.items()
+    if one.kind is not one.VAR_KEYWORD
+]
+
+
+def _right(small, builder):
+    """The arguments without which the builder cannot be called."""
+    encoder = IdentityEncoder((1, 2))
+    right = {
+        "network": small.network(places=0),
+        "config": MADEConfig(3, (2,)) if "made" in builder.__name__ else small.config(),
+        "model": RehearsalModel(FrozenEncoder(encoder, np.zeros(0, np.float32)), MLP(2, 2, ())),
+        "num_foreign": 1,
+        "weight": 1.0,
+        "shared_type": tff.TensorType(np.float32, [3]),
+        "inner": finalizers.build_server_update(tff.TensorType(np.float32, [3])),
+        "classifier": MLP(2, 2, ()),
+        "sharing": Sharing(encoder, "embeddings"),
+        "training": LocalTraining(),
+        "decomposition": Decomposition(),
+    }
+    parameters = inspect.signature(builder).parameters.values()
+    return {
+        one.name: right[one.name]
+        for one in parameters
+        if one.default is one.empty and one.kind is not one.VAR_KEYWORD
+    }
+
+
+@pytest.mark.parametrize(("builder", "name"), ARGUMENTS)
+def test_an_argument_of_a_wrong_type_is_named_in_one_line(small, builder, name):
+    right = _right(small, builder)
+    for wrong in (object(), object, {"of": "no kind"}):
+        with pytest.raises(errors.InputError) as raised:
+            builder(**{**right, name: wrong})
+        assert str(raised.value).startswith(f"{name}: expected ")
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
+def test_an_argument_that_there_is_not(small, builder):
+    with pytest.raises(errors.InputError, match="unexpected keyword argument 'learning_rat'"):
+        builder(**_right(small, builder), learning_rat=1.0)
+
+
+def test_what_is_often_given_is_answered_with_what_to_give(small):
+    network, keras = small.network(places=0), tf.keras
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2), keras.layers.Dense(2)])
+    privacy = ClientPrivacy(clip=1.0, noise_multiplier=1.0, clients_per_round=2)
+    for arguments, parts in (
+        ({"network": model}, ("network: expected Network, found Sequential", "KerasNetwork(model)")),
+        ({"server_optimizer": keras.optimizers.Adam()}, ("server_optimizer", "found Adam", "build_adam")),
+        ({"aggregator": privacy}, ("aggregator", "found ClientPrivacy", ".factory()")),
+        (
+            {"aggregator": tff.aggregators.MeanFactory},
+            ("aggregator", "the class MeanFactory", "MeanFactory()"),
+        ),
+        ({"seed": 1.5}, ("seed: expected a whole number, found float",)),
+        ({"training": None, "seed": None}, ("seed: expected a whole number, found None",)),
+        ({"seed": "1"}, ("seed: expected a whole number, found str",)),
+    ):
+        for build in (build_decomposed, build_fed_avg):
+            with pytest.raises(errors.InputError) as raised:
+                build(**{"network": network, **arguments})
+            assert all(part in str(raised.value) for part in parts)
+
+
+def test_numbers_of_numpy_are_numbers(small, parts_only):
+    network = small.network(places=0)
+    given = {"seed": np.int64(3), "proximal": np.float32(0.5), "penalty": [EWC(np.float64(1))]}
+    assert build_fed_avg(network, **given).shared_type.shape == (network.kernels.size,)
+    assert build_fed_avg(network, proximal=1, seed=True)
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        tff.aggregators.MeanFactory(),
+        tff.aggregators.SumFactory(),
+        tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1.0, 3, 1.0),
+        tff.learning.robust_aggregator(),
+        tff.aggregators.SecureSumFactory(1.0),
+    ],
+    ids=lambda factory: type(factory).__name__,
+)
+def test_an_aggregator_of_vectors_without_gated_is_told_of_it(small, factory):
+    work = PlainWork(small.network(places=0), LocalTraining())
+    update = finalizers.build_server_update(work.shared_type)
+    with pytest.raises(
+        errors.ContractError, match=rf"aggregator: {type(factory).__name__} .*aggregators\.gated"
+    ) as raised:
+        compose_continual_process(work, factory, update)
+    assert "\n" not in str(raised.value)

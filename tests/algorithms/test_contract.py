@@ -19,6 +19,7 @@ from tffcl.algorithms import (
     build_fedseit,
     build_fedweit,
     build_local,
+    decomposed,
 )
 from tffcl.client_works import DecomposedWork, PlainWork
 from tffcl.models import KerasNetwork, TextCNN
@@ -57,6 +58,22 @@ def keras_network(small):
     return KerasNetwork(model, num_foreign=2)
 
 
+class ReadingWork(DecomposedWork):
+    """A work that prepares by an entry of the state that it names itself, and that no other reads there."""
+
+    prepare_reads = ("task", "local")
+
+    def prepare(self, state, foreign, context, examples):
+        prepared = super().prepare(state, foreign, context, examples)
+        scale = 1.0 + tf.cast(state["task"], tf.float32) + tf.reduce_mean(state["local"])
+        return {**prepared, "features": prepared["features"] * scale}
+
+
+def build_reading(network, **options):
+    with mock.patch.object(decomposed, "DecomposedWork", ReadingWork):
+        return build_decomposed(network, **options)
+
+
 ALGORITHMS = {
     "fedseit": lambda s, **o: build_fedseit(s.config(0.3), num_foreign=2, **o),
     "fed_curv": lambda s, **o: build_fed_curv(plain(s), weight=2.0, **o),
@@ -64,7 +81,7 @@ ALGORITHMS = {
     "local": lambda s, **o: build_local(narrow(s), **o),
     "fed_avg": lambda s, **o: build_fed_avg(plain(s), proximal=0.1, **o),
     "ewc": lambda s, **o: build_ewc(plain(s), weight=20.0, proximal=0.1, **o),
-    "keras": lambda s, **o: build_decomposed(keras_network(s), **o),
+    "keras": lambda s, **o: build_reading(keras_network(s), **o),
 }
 
 # What clients send is added up in two ways: as a mean over those that sent an entry, and as a mean weighted by examples
@@ -99,7 +116,7 @@ def _built(request, small):
 
 
 def examples(work, small, count, seed):
-    if "tokens" in work.example_type:
+    if "tokens" in work.context_type:
         return small.examples(count, seed)
     x = np.random.default_rng(seed).normal(size=(count, small.D)).astype("f")
     return OrderedDict(features=x, label=(x[:, 0] > 0).astype(np.int32))
@@ -197,11 +214,12 @@ class ByHand(ThroughTff):
         ]
 
     def prepared(self, clients, parts):
-        context, prepare = self.small.tensors(self.context()), self.work.prepare
-        return [
-            dict(prepare({}, self.rows(client), context, self.small.tensors(part)))
-            for client, part in zip(clients, parts)
-        ]
+        work, tensors = self.work, self.small.tensors
+        context, prepared = tensors(self.context()), []
+        for client, part in zip(clients, parts):
+            reads = tensors({name: self.states[client][name] for name in work.prepare_reads})
+            prepared.append(dict(work.prepare(reads, self.rows(client), context, tensors(part))))
+        return prepared
 
     def round(self, sizes, seed):
         updates, weights, reported = [], [], []
@@ -398,7 +416,7 @@ def poisoned(data):
     if "vectors" in data["context"]:
         vectors = data["context"]["vectors"].copy()
         vectors[1:] = np.nan
-        return OrderedDict(data, context=OrderedDict(vectors=vectors))
+        return OrderedDict(data, context=OrderedDict(data["context"], vectors=vectors))
     train = OrderedDict(data["train"])
     train["features"] = np.full_like(train["features"], np.nan)
     return OrderedDict(data, train=train)

@@ -388,7 +388,7 @@ def test_an_enrollment_of_another_shape():
 
 
 class Texts:
-    """Documents of five words, of which one label's point one way and the other's the other; padding stands behind."""
+    """Documents of five words, of which one label's point one way and the other's the other."""
 
     num_clients, num_tasks = 2, 2
 
@@ -397,9 +397,10 @@ class Texts:
         label = np.arange(12, dtype=np.int32) % 2
         vectors = rng.normal(size=(10, 4)).astype("f")
         vectors[:2], vectors[2:6, 0], vectors[6:, 0] = 0, 3, -3
-        tokens = rng.integers(2, 6, [12, 7]).astype(np.int32) + 4 * label[:, None]
-        tokens[:, 5:] = 0
-        context, examples = {"vectors": vectors}, {"tokens": tokens, "label": label}
+        tokens = rng.integers(2, 6, [12, 7])[:, :5].astype(np.int32) + 4 * label[:, None]
+        context = {"vectors": vectors, "tokens": tokens.ravel()}
+        places = {"start": np.arange(0, 60, 5, np.int32), "length": np.full(12, 5, np.int32)}
+        examples = {**places, "label": label}
         none = {name: values[:0] for name, values in examples.items()}
         return ClientTask(context, examples, none, context, examples, 2)
 

@@ -55,7 +55,8 @@ class Runner:
 
     def prepare(self, raw):
         tensors = {name: tf.constant(value) for name, value in raw.items()}
-        return dict(self.work.prepare(self.state, tf.zeros([0, 0]), {}, tensors))
+        reads = {name: self.state[name] for name in self.work.prepare_reads}
+        return dict(self.work.prepare(reads, tf.zeros([0, 0]), {}, tensors))
 
     def data(self, train, validation=None):
         empty = {name: values[:0] for name, values in train.items()}

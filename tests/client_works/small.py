@@ -12,6 +12,8 @@ from tffcl.client_works import DecomposedWork, Decomposition, LocalTraining
 from tffcl.models import AlignedTextCNN, TextCNN, TextCNNConfig
 
 D, F, V, CLASSES, PLACES, SIZES = 4, 3, 11, 3, 3, (2, 3)
+# The words that documents are cut from, wherever they stand.
+TOKENS = np.random.default_rng(5).integers(1, V, 997).astype(np.int32)
 
 
 def config(dropout=0.0):
@@ -32,17 +34,25 @@ def training(**options):
 def context(seed=0):
     vectors = np.random.default_rng(seed).normal(size=(V, D)).astype("f")
     vectors[0] = 0
-    return OrderedDict(vectors=vectors)
+    return OrderedDict(vectors=vectors, tokens=TOKENS)
 
 
 def examples(count, seed=0, length=6):
     """Documents of 0 to `length` words; the label follows from the words."""
     rng = np.random.default_rng((seed, 1))
-    tokens = np.zeros((count, length), np.int32)
-    for row in tokens:
-        words = rng.integers(0, length + 1)
-        row[:words] = rng.integers(1, V, words)
-    return OrderedDict(tokens=tokens, label=(tokens.sum(1) % CLASSES).astype(np.int32))
+    lengths = rng.integers(0, length + 1, count).astype(np.int32)
+    start = rng.integers(0, len(TOKENS) - length, count).astype(np.int32)
+    drawn = OrderedDict(start=start, length=lengths)
+    return OrderedDict(drawn, label=(documents(drawn).sum(1) % CLASSES).astype(np.int32))
+
+
+def documents(batch):
+    """The words of some examples, int32 `[N, L]`, 0 where there is none."""
+    start, lengths = np.asarray(batch["start"]), np.asarray(batch["length"])
+    rows = np.zeros((len(start), lengths.max(initial=max(SIZES))), np.int32)
+    for row, first, count in zip(rows, start, lengths):
+        row[:count] = TOKENS[first : first + count]
+    return rows
 
 
 def adaptives(work, count, seed=0):
@@ -80,8 +90,10 @@ class Runner:
     def data(self, count=8, seed=0, foreign=None, held_out=4, words=None):
         foreign = np.zeros((0, self.work.knowledge_size), "f") if foreign is None else foreign
         words = context() if words is None else words
+        first = self.start()
+        reads = tensors({name: first[name] for name in self.work.prepare_reads})
         train, validation = (
-            dict(self.work.prepare({}, tf.constant(foreign), tensors(words), tensors(part)))
+            dict(self.work.prepare(reads, tf.constant(foreign), tensors(words), tensors(part)))
             for part in (examples(count, seed), examples(held_out, seed + 100))
         )
         return {"context": tensors(words), "train": train, "validation": validation}

@@ -58,18 +58,19 @@ def _client(work, entries):
     foreign = [_foreign(work, entries, seed) for seed in (10, 11)]
     shared = work.initialize_shared()
     state = _randomised(dict(work.begin_task(state, shared, tf.constant(foreign[0]))), 1)
-    ended = {"train": {"tokens": tf.constant(TOKENS), "label": tf.zeros([len(TOKENS)], tf.int32)}}
+    ended = {"train": {"label": tf.zeros([len(TOKENS)], tf.int32)}}
     state, _ = work.end_task(state, work.initialize_shared(), ended)
     state = _randomised(dict(work.begin_task(state, shared, tf.constant(foreign[1]))), 2)
     return {name: np.array(value) for name, value in state.items()}, foreign
 
 
-def _evaluated(work, state, task, foreign, tokens=TOKENS):
+def _evaluated(work, state, task, foreign):
     """Logits as `DecomposedWork.evaluate` scores them, and what it returns."""
-    labels = tf.constant(np.arange(len(tokens)) % C, tf.int32)
-    context = {"vectors": tf.constant(_vectors())}
+    labels = tf.constant(np.arange(len(TOKENS)) % C, tf.int32)
+    context = {"vectors": tf.constant(_vectors()), "tokens": tf.constant(TOKENS[TOKENS > 0])}
+    length = np.count_nonzero(TOKENS, axis=1).astype(np.int32)
     view = {name: tf.constant(value) for name, value in work.task_view(state, task).items()}
-    examples = {"tokens": tf.constant(tokens), "label": labels}
+    examples = {"start": np.cumsum(length, dtype=np.int32) - length, "length": length, "label": labels}
     prepared = work.prepare(state, tf.constant(foreign), context, examples)
     kernel = work.evaluated_kernel(view)
     logits = work.network.logits(kernel, view["local"], view["attention"], context, prepared, None)
@@ -118,6 +119,22 @@ def test_a_document_scores_the_same_alone_and_in_any_batch(case):
         np.testing.assert_allclose(model(tf.constant(alone))[0], expected[row], rtol=1e-4, atol=1e-4)
     wide = tf.constant(np.pad(TOKENS, [[0, 0], [0, 4]]))
     np.testing.assert_allclose(model(wide), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", [CASES[1], CASES[4]])  # which have all the layers between them
+def test_tensorflow_lite_predicts_the_same_with_built_in_operations_only(case):
+    *_, models = _exported(*case)
+    converter = tf.lite.TFLiteConverter.from_keras_model(models[1])
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    interpreter = tf.lite.Interpreter(model_content=converter.convert())
+    (given,), (found,) = interpreter.get_input_details(), interpreter.get_output_details()
+    for tokens in (TOKENS, TOKENS[4:, :1], np.pad(TOKENS, [[0, 0], [0, 4]])):
+        interpreter.resize_tensor_input(given["index"], tokens.shape)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(given["index"], tokens)
+        interpreter.invoke()
+        expected = models[1](tokens).numpy()
+        np.testing.assert_allclose(interpreter.get_tensor(found["index"]), expected, rtol=1e-4, atol=1e-4)
 
 
 SCRIPT = """

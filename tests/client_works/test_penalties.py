@@ -318,5 +318,7 @@ def test_wrong_penalties_are_one_clear_error(small):
             kind(1.0, fisher_examples=0)
     with pytest.raises(errors.InputError, match="penalty: expected each kind once, found EWC again"):
         runner_of(small, [EWC(1.0), EWC(2.0)])
-    with pytest.raises(errors.InputError, match="penalty: expected a Penalty, found float"):
+    with pytest.raises(errors.InputError, match="penalty: expected Penalty or Sequence or None, found float"):
         runner_of(small, 0.5)
+    with pytest.raises(errors.InputError, match="penalty: expected a Penalty, found float"):
+        runner_of(small, [0.5])

@@ -41,7 +41,7 @@ def test_gradient_steps_by_hand(small):
         parts = {
             k: v.numpy() for k, v in runner.work.network.local.split(tf.constant(local.astype("f"))).items()
         }
-        scores = small.logits(base, parts, None, (), batch["tokens"], vectors, aligned=False)
+        scores = small.logits(base, parts, None, (), small.documents(batch), vectors, aligned=False)
         return small.cross_entropies(scores, batch["label"]).mean()
 
     base, local = runner.shared.astype(float), state["local"].astype(float)
@@ -69,7 +69,9 @@ def test_old_tasks_are_evaluated_with_the_newest_kernels(small, runner):
     newest, batch = rng.normal(size=runner.shared.shape).astype("f"), small.examples(4, seed=100)
     for task, local in enumerate((first, second)):
         parts = {k: v.numpy() for k, v in runner.work.network.local.split(tf.constant(local)).items()}
-        scores = small.logits(newest, parts, None, (), batch["tokens"], small.context()["vectors"], False)
+        scores = small.logits(
+            newest, parts, None, (), small.documents(batch), small.context()["vectors"], False
+        )
         found = runner.evaluate(state, task, data, shared=newest)
         np.testing.assert_allclose(
             found["loss"], small.cross_entropies(scores, batch["label"]).sum(), rtol=1e-4

@@ -1,9 +1,10 @@
 import hashlib
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from tffcl.datasets import WordVectors, encode, from_texts
+from tffcl.datasets import RaggedTokens, WordVectors, encode, from_texts
 from tffcl.datasets.encoding import random_vector
 from tffcl.errors import InputError, WordVectorError
 
@@ -17,10 +18,10 @@ def test_by_hand():
     encoded = encode(DATA, VECTORS)
     assert encoded.words[2:] == ("cat", "dog"), "only the words in use are kept"
     np.testing.assert_array_equal(encoded.embedding, [[0, 0], [0, 0], [1, 2], [3, 4]])
-    np.testing.assert_array_equal(encoded.train_tokens, [[3, 1, 2], [0, 0, 0], [1, 0, 0]])
-    np.testing.assert_array_equal(encoded.test_tokens, [[1, 3]])
+    np.testing.assert_array_equal(encoded.train_tokens.padded(), [[3, 1, 2], [0, 0, 0], [1, 0, 0]])
+    np.testing.assert_array_equal(encoded.test_tokens.padded(), [[1, 3]])
     assert encoded.embedding.dtype == np.float32
-    assert encoded.train_tokens.dtype == encoded.train_labels.dtype == np.int32
+    assert encoded.train_tokens.values.dtype == encoded.train_labels.dtype == np.int32
     assert encoded.label_names == ("a", "b")
 
 
@@ -54,23 +55,77 @@ def test_variance_that_clients_agree_on():
     np.testing.assert_array_equal(one.embedding[2], two.embedding[2])
 
 
-def test_max_length_and_tokeniser():
-    encoded = encode(DATA, VECTORS, max_length=2, tokeniser=lambda text: text.lower().split())
-    np.testing.assert_array_equal(encoded.train_tokens, [[2, 1], [0, 0], [1, 0]])
+def test_longer_documents_are_cut_and_counted(caplog):
+    encoded = encode(DATA, VECTORS, max_words=2, tokeniser=lambda text: text.lower().split())
+    np.testing.assert_array_equal(encoded.train_tokens.padded(), [[2, 1], [0, 0], [1, 0]])
+    assert "texts: 1 of 4 documents have more than 2 words and are cut" in caplog.text
+    caplog.clear()
+    encode(DATA, VECTORS, max_words=3)
+    assert not caplog.text
+
+
+FRENCH = WordVectors(("été", "t"), np.eye(2, dtype=np.float32), "two by hand")
+
+
+@pytest.mark.parametrize(("unicode", "known"), [(True, "été"), (False, "t")])
+def test_own_data_are_tokenised_by_their_own_rule(unicode, known, caplog):
+    data = from_texts([("L'ete, l'été: été.", "a")], [("été", "a")], unicode=unicode)
+    assert encode(data, FRENCH).words[2:] == (known,)
+    assert ("texts: the tokeniser drops 43 % of the characters" in caplog.text) is not unicode
+    assert ("--tokeniser unicode" in caplog.text) is not unicode
+
+
+def test_a_few_dropped_characters_take_no_line(caplog):
+    encode(from_texts([("dog " * 100, "a"), ("é", "a")], [("cat", "a")], unicode=False), VECTORS)
+    encode(DATA, VECTORS, tokeniser=str.split)  # nobody knows what another tokeniser drops
+    assert not caplog.text
+
+
+ROWS = [[5, 2, 7], [], [3], [4, 4, 4, 4], []]
+
+
+@pytest.mark.parametrize("rows", [[], [0], [1], [3, 0, 3], [4, 2, 1, 0, 3], list(range(5))])
+def test_taken_documents_are_the_documents(rows):
+    taken = RaggedTokens.from_rows(ROWS).take(rows)
+    expected = [ROWS[row] for row in rows]
+    assert [part.tolist() for part in np.split(taken.values, taken.row_splits[1:-1])][: len(rows)] == expected
+    assert (len(taken), taken.lengths.tolist()) == (len(rows), list(map(len, expected)))
+    assert (taken.values.dtype, taken.lengths.dtype) == (np.int32, np.int32)
+    padded = taken.padded()
+    longest = max(1, max(map(len, expected), default=0))
+    assert padded.tolist() == [row + [0] * (longest - len(row)) for row in expected] or not rows
+    assert padded.shape == (len(rows), longest)
+
+
+@pytest.mark.parametrize("splits", [[], [0], [0, 3], [1, 2], [0, 2, 1, 2], [[0, 2]]])
+def test_splits_that_divide_no_tokens(splits):
+    with pytest.raises(InputError, match="row_splits: expected"):
+        RaggedTokens([5, 6], splits)
+
+
+def test_one_long_document_costs_its_own_words():
+    short, words = [("dog cat", "a")] * 2_000, 10_000
+    data = from_texts([*short, ("dog " * words, "a")], [("dog", "a")])
+    encode(data, VECTORS)  # what is imported and cached on the way
+    tracemalloc.start()
+    encoded = encode(data, VECTORS)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(encoded.train_tokens.values), encoded.train_tokens.lengths.max()) == (4_000 + words, words)
+    assert most < 4 * 2_001 * words / 8, "a dense array would be eight times that, and more"
 
 
 def test_only_empty_documents():
     encoded = encode(from_texts([("", "a")], [("...", "a")]), VECTORS)
-    assert encoded.train_tokens.shape == (1, 1)
-    assert not encoded.train_tokens.any()
+    assert encoded.train_tokens.padded().tolist() == [[0]]
     assert encoded.embedding.shape == (2, 2)
 
 
 def test_wrong_input():
     with pytest.raises(InputError, match="oov must be 'zero' or 'random', found 'mean'"):
         encode(DATA, VECTORS, oov="mean")
-    with pytest.raises(InputError, match="max_length must be at least 1"):
-        encode(DATA, VECTORS, max_length=0)
+    with pytest.raises(InputError, match="max_words must be at least 1"):
+        encode(DATA, VECTORS, max_words=0)
     with pytest.raises(WordVectorError, match="none of the .* words in use has a vector"):
         encode(DATA, WordVectors(("chat",), np.ones((1, 2), np.float32), "French"))
     with pytest.raises(WordVectorError, match="the vector of 'dog' holds a value that is not finite"):
@@ -87,8 +142,8 @@ def test_real_trec(data_dir):
     vectors = load_word_vectors(data_dir / "glove" / "glove.6B.100d.subset.bin", words)
     encoded = encode(data, vectors)
     assert encoded.embedding.shape == (2 + len(vectors.words), 100)
-    lengths = (encoded.train_tokens > 0).sum(axis=1)
-    assert lengths.max() == encoded.train_tokens.shape[1] == 37
+    lengths = encoded.train_tokens.lengths
+    assert lengths.max() == 37
     assert lengths.min() > 0
-    known = (encoded.train_tokens > 1).sum() / lengths.sum()
+    known = (encoded.train_tokens.values > 1).mean()
     assert 0.9 < known < 1

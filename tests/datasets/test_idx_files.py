@@ -45,7 +45,7 @@ def test_labels_by_hand(tmp_path):
         (IMAGES[:2], "found 0x0000;"),
         (IMAGES[:13], "breaks off within its header; expected 16 bytes, found 13"),
         (IMAGES[:-1], "promises 2 x 3 x 4 = 24 bytes of data, found 23"),
-        (IMAGES + b"\0", "promises 2 x 3 x 4 = 24 bytes of data, found 25"),
+        (IMAGES + b"\0", "promises 2 x 3 x 4 = 24 bytes of data, found more"),
         (struct.pack(">IIII", 0x00000803, 0, 3, 4), "its header says 0 x 3 x 4"),
         (b"\0\0\x0d\x03" + IMAGES[4:], "found 0x00000D03"),
     ],

@@ -13,6 +13,7 @@ def test_exports():
         "Domains",
         "EncodedTextDataset",
         "ImageDataset",
+        "RaggedTokens",
         "TextDataset",
         "WordVectors",
         "available",

@@ -22,6 +22,13 @@ def test_integer_labels_sort_as_numbers():
     assert data.label_names == ("2", "9", "10")
 
 
+@pytest.mark.parametrize("odd", ["--1", "-", "1-", "+1", "1.0", "²", "9" * 5000, "-" + "9" * 19])
+def test_labels_that_only_look_like_numbers_sort_as_text(odd):
+    labels = ["10", "9", odd]
+    data = from_texts([("x", label) for label in labels], [("w", "10")])
+    assert data.label_names == tuple(sorted(labels))
+
+
 def test_label_only_in_test():
     train, test = [("x", "a"), ("y", "b")], [("z", "a"), ("w", "c")]
     with pytest.raises(DatasetError, match=r"test row 1 has label 'c', which no training row has.*a, b"):

@@ -1,7 +1,10 @@
 import gzip
+import itertools
 import os
+import pickle
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -48,18 +51,24 @@ def _formats(folder):
     )
     _write(folder / "newlines.bin", binary)
     _write(folder / "windows.txt", _text("4 7").replace("\n", "\r\n"))
+    # with a byte-order mark, as editors of Windows write it
+    for name in ("text.txt", "glove.vec"):
+        marked = b"\xef\xbb\xbf" + (folder / name).read_bytes()
+        _write(folder / f"marked-{name}", marked)
+        _write(folder / f"marked-{name}.gz", gzip.compress(marked))
     return sorted(path for path in folder.iterdir())
 
 
 def test_every_format_gives_the_same(tmp_path):
     paths = _formats(tmp_path)
-    assert len(paths) == 9
+    assert len(paths) == 13
     for path in paths:
-        loaded = load_word_vectors(path)
+        allowed = {"allow_pickle": path.suffix == ".kv"}
+        loaded = load_word_vectors(path, **allowed)
         assert loaded.words == WORDS, path.name
         np.testing.assert_allclose(loaded.vectors, VALUES, rtol=1e-6, err_msg=path.name)
         assert loaded.vectors.dtype == np.float32
-        some = load_word_vectors(str(path), ["1984", "naïve", "absent"])
+        some = load_word_vectors(str(path), ["1984", "naïve", "absent"], **allowed)
         assert some.words == ("naïve", "1984"), path.name
         np.testing.assert_array_equal(some.vectors, loaded.vectors[[1, 3]])
 
@@ -86,6 +95,8 @@ def test_one_dimension_and_small_binary(tmp_path):
     assert load_word_vectors(_write(tmp_path / "a.txt", "x 0.5\ny 2\n")).vectors.tolist() == [[0.5], [2.0]]
     binary = b"2 1\nx " + np.float32(10).tobytes() + b"y " + np.float32(1.5).tobytes()
     assert load_word_vectors(_write(tmp_path / "a.bin", binary)).vectors.tolist() == [[10.0], [1.5]]
+    # a word of more digits than Python takes for a number
+    assert load_word_vectors(_write(tmp_path / "b.txt", f"{'9' * 5000} 2\ny 1\n")).words == ("9" * 5000, "y")
 
 
 def test_long_binary_file_crosses_blocks(tmp_path):
@@ -120,8 +131,16 @@ BINARY = b"2 3\na " + np.ones(3, np.float32).tobytes() + b"b " + np.full(3, 0.1,
         (BINARY[:-1], "vector 2: the file breaks off"),
         (BINARY + b"xx", "more bytes follow the 2 vectors"),
         (b"1 1\na " + np.float32(np.inf).tobytes(), "vector 1: the vector of 'a' holds a value"),
-        (b"\x80\x04not a pickle", "not a gensim KeyedVectors file"),
+        (_text("4 7").encode("utf-16"), "is UTF-16 text; convert it to UTF-8: iconv -f UTF-16"),
+        (_text().encode("utf-16-be"), "is UTF-16 text; convert it to UTF-8: iconv -f UTF-16"),
+        (_text().encode("utf-16-le"), "is UTF-16 text"),
+        (_text().encode("utf-32"), "is UTF-32 text"),
+        ("4 0\na\n", "line 1: the header promises vectors of dimension 0; expected 1..65536"),
+        ("4 999999999999\na 1\n", "line 1: the header promises vectors of dimension 999999999999"),
+        ("a 1\n" * 200 + "b" * (1 << 22), "line 201: is longer than 2097152 bytes"),
+        ("a 1 2\n" + "0 " * (1 << 21), "line 2: is longer than 2097152 bytes"),
     ],
+    ids=itertools.count(),
 )
 def test_malformed_files(tmp_path, content, message):
     path = _write(tmp_path / "vectors", content)
@@ -131,29 +150,95 @@ def test_malformed_files(tmp_path, content, message):
     assert "\n" not in str(caught.value)
 
 
+def test_no_more_is_read_of_a_gzip_file_than_its_header_allows(tmp_path):
+    starts = ((b"1 65536\nword ", b"\0"), (b"1 2\n", b"1"), (b"", b"a"))
+    bombs = [gzip.compress(start + (1 << 27) * byte, 1) for start, byte in starts]
+    tracemalloc.start()
+    for content in bombs:
+        with pytest.raises(WordVectorError):
+            load_word_vectors(_write(tmp_path / "a.gz", content))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1 << 25
+
+
+class _Evil:
+    """A pickle of it makes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize("name", ["vectors.txt", "vectors.bin", "vectors.kv", "vectors.model", "vectors"])
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("zipped", [False, True])
+def test_no_pickle_is_read_unless_it_is_allowed(tmp_path, name, protocol, zipped):
+    ran = tmp_path / "ran"
+    content = pickle.dumps(_Evil(str(ran)), protocol)
+    path = _write(tmp_path / name, gzip.compress(content) if zipped else content)
+    with pytest.raises(WordVectorError) as caught:
+        load_word_vectors(path)
+    assert not ran.exists()
+    assert str(path) in str(caught.value)
+    if protocol >= 2:  # earlier ones look like text, and are read as that
+        for part in ("is a pickle", "save_word2vec_format", "--allow-pickle", "allow_pickle=True"):
+            assert part in str(caught.value)
+
+
+def test_what_is_allowed_and_no_word_vectors(tmp_path):
+    path = _write(tmp_path / "vectors", b"\x80\x04not a pickle")
+    with pytest.raises(WordVectorError, match="not a gensim KeyedVectors file"):
+        load_word_vectors(path, allow_pickle=True)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_only_regular_files_are_opened(tmp_path, make):
+    make(tmp_path / "a.bin")
+    with pytest.raises(WordVectorError, match=r"a\.bin: expected word vectors in a regular file, found a "):
+        load_word_vectors(tmp_path / "a.bin")
+
+
+def test_words_that_come_again_are_counted(tmp_path, caplog):
+    path = _write(tmp_path / "a.txt", "a 1 2\nb 1 1\na 3 4\nb 0 0\na 5 6\nc 7 8\nc 1 1\n")
+    loaded = load_word_vectors(path, {"a", "b"})
+    np.testing.assert_array_equal(loaded.vectors, [[1, 2], [1, 1]])
+    assert f"{path}: 3 words come again; each keeps its first vector" in caplog.text
+    caplog.clear()
+    load_word_vectors(_write(tmp_path / "b.txt", "a 1 2\nb 1 1\n"))
+    assert not caplog.text
+
+
 def test_a_wrong_line_is_found_though_nobody_wants_its_word(tmp_path):
     path = _write(tmp_path / "a.txt", "a 1 2\nb 1\nc 1 2\n")
     with pytest.raises(WordVectorError, match="line 2"):
         load_word_vectors(path, {"a"})
 
 
-def test_words_that_are_not_utf8_can_be_skipped(tmp_path):
+def test_words_that_are_not_utf8_can_be_skipped_and_are_counted(tmp_path, caplog):
     path = _write(tmp_path / "a.txt", b"a 1 2\n\xff 3 4\nb 5 6\n")
     assert load_word_vectors(path, unicode_errors="ignore").words == ("a", "b")
+    assert f"{path}: 1 words that are not UTF-8 are skipped" in caplog.text
+    binary = b"2 1\n\xff " + np.float32(10).tobytes() + b"y " + np.float32(1.5).tobytes()
+    path = _write(tmp_path / "a.bin", binary)
+    assert load_word_vectors(path, unicode_errors="ignore").words == ("y",)
+    assert f"{path}: 1 words that are not UTF-8 are skipped" in caplog.text
     with pytest.raises(InputError, match="unicode_errors must be"):
         load_word_vectors(path, unicode_errors="perhaps")
 
 
 def test_gzip_cut_short(tmp_path):
     path = _write(tmp_path / "a.txt.gz", gzip.compress(_text("4 7").encode())[:-20])
-    with pytest.raises(WordVectorError, match="cannot be read to its end"):
+    with pytest.raises(WordVectorError, match="not a whole gzip file"):
         load_word_vectors(path)
 
 
 def test_missing_sources(tmp_path, monkeypatch):
     with pytest.raises(WordVectorError, match=r"gone\.bin: no such file of word vectors"):
         load_word_vectors("gone.bin")
-    with pytest.raises(WordVectorError, match="a folder, not a file"):
+    with pytest.raises(WordVectorError, match="found a folder"):
         load_word_vectors(tmp_path)
     with pytest.raises(WordVectorError, match="no vector of any wanted word"):
         load_word_vectors(_write(tmp_path / "a.txt", "a 1 2\n"), {"b"})
@@ -270,7 +355,8 @@ def test_trained_vectors_carry_the_labels_of_the_sample():
         lengths = np.maximum((tokens > 0).sum(axis=1, keepdims=True), 1)
         return encoded.embedding[tokens].sum(axis=1) / lengths
 
-    scale = means(encoded.train_tokens).std(axis=0)
+    train, test = encoded.train_tokens.padded(), encoded.test_tokens.padded()
+    scale = means(train).std(axis=0)
     model = LogisticRegression(max_iter=2000, C=0.3)
-    model.fit(means(encoded.train_tokens) / scale, encoded.train_labels)
-    assert model.score(means(encoded.test_tokens) / scale, encoded.test_labels) > 0.55  # chance: 0.17
+    model.fit(means(train) / scale, encoded.train_labels)
+    assert model.score(means(test) / scale, encoded.test_labels) > 0.55  # chance: 0.17

@@ -131,7 +131,8 @@ def test_config_round_trip(case):
     assert again.attention.shape == (2,)
 
 
-def test_a_saved_model_predicts_the_same(tmp_path):
+@pytest.mark.parametrize("ending", ["keras", "h5"])
+def test_a_saved_model_predicts_the_same(tmp_path, ending):
     words = keras.Input([6, 5])
     hidden = DecomposedConv1D(4, 3, num_foreign=2, padding="same", activation="relu")(words)
     hidden = keras.layers.LayerNormalization()(hidden)
@@ -139,22 +140,32 @@ def test_a_saved_model_predicts_the_same(tmp_path):
     hidden = keras.layers.Dense(4, "tanh")(hidden)
     model = keras.Model(words, DecomposedDense(3)(hidden))
     _randomise(model)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
+    model.save(tmp_path / f"model.{ending}")
+    loaded = keras.models.load_model(tmp_path / f"model.{ending}")
     inputs = _inputs((2, 6, 5))
     np.testing.assert_allclose(loaded(inputs), model(inputs), rtol=1e-5, atol=1e-6)
     for old, new in zip(model.weights, loaded.weights):
         np.testing.assert_array_equal(old, new)
 
 
-def test_mixed_precision():
-    layer, inputs = DecomposedDense(3, num_foreign=1, dtype="mixed_float16"), _inputs((4, 5))
-    layer.build((4, 5))
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("case", CASES)
+def test_mixed_precision(case, policy):
+    """Variables are float32 whoever builds the layer: Keras does at its first call, in the precision of that call."""
+    decomposed, kind, arguments, shape = CASES[case]
+    layer, inputs = decomposed(num_foreign=1, dtype=policy, **arguments), _inputs(shape)
+    assert layer(inputs).dtype == keras.mixed_precision.Policy(policy).compute_dtype
+    assert {weight.dtype for weight in layer.weights} == {tf.float32}
+    np.testing.assert_array_equal(layer.adaptive.numpy(), layer.base.numpy() / np.float32(5))
     _randomise(layer)
-    result = layer(inputs)
-    assert result.dtype == tf.float16
-    expected = inputs.numpy() @ _composed(layer) + layer.bias.numpy()
-    np.testing.assert_allclose(result, expected, atol=0.05)
+    with tf.GradientTape() as tape:
+        result = layer(inputs)
+        loss = tf.reduce_sum(tf.square(tf.cast(result, tf.float32)))
+    expected = _plain(kind, arguments, layer, shape)(inputs).numpy()
+    np.testing.assert_allclose(tf.cast(result, tf.float32), expected, atol=0.02 * np.abs(expected).max())
+    for gradient in tape.gradient(loss, layer.trainable_weights):
+        assert gradient.dtype == tf.float32
+        assert np.abs(gradient).max() > 0
 
 
 def test_wrong_arguments_are_input_errors():

@@ -9,7 +9,11 @@ from tffcl.layers.kernels import KernelLayout
 
 D, F, V, PLACES = 5, 3, 9, 3
 LAYOUT = KernelLayout((("conv_2", (2, D, F)), ("conv_3", (3, D, F))))
-TOKENS = tf.constant([[2, 3, 4, 5, 6], [7, 0, 0, 0, 0], [0, 0, 0, 0, 0], [8, 7, 6, 0, 0], [3, 3, 3, 3, 0]])
+TOKENS = np.int32([[2, 3, 4, 5, 6], [7, 0, 0, 0, 0], [0, 0, 0, 0, 0], [8, 7, 6, 0, 0], [3, 3, 3, 3, 0]])
+LENGTH = np.count_nonzero(TOKENS, axis=1).astype(np.int32)
+DOCUMENTS = [
+    tf.constant(part) for part in (TOKENS[TOKENS > 0], np.cumsum(LENGTH, dtype="i") - LENGTH, LENGTH)
+]
 
 
 @pytest.fixture(name="world")
@@ -51,7 +55,7 @@ def test_precomputed_responses_give_the_direct_features(world, batch_size):
 
     @tf.function(input_signature=[tf.TensorSpec([None, LAYOUT.size])])
     def features(rows):
-        responses = foreign_lib.foreign_responses(LAYOUT, rows, TOKENS, vectors, batch_size)
+        responses = foreign_lib.foreign_responses(LAYOUT, rows, *DOCUMENTS, vectors, batch_size)
         alpha = tf.transpose(tf.constant(ATTENTION)[: tf.shape(rows)[0]])
         chosen = foreign_lib.chosen_responses(alpha, responses)
         return responses, tf.abs(alpha)[:, :, None, None] * chosen
@@ -66,8 +70,8 @@ def test_precomputed_responses_give_the_direct_features(world, batch_size):
 @pytest.mark.parametrize("entries", [0, 2])
 def test_no_documents(world, entries):
     vectors, adaptives = world
-    nothing = tf.zeros([0, 5], tf.int32)
-    responses = foreign_lib.foreign_responses(LAYOUT, tf.constant(adaptives[:entries]), nothing, vectors)
+    nothing = [tf.zeros([0], tf.int32)] * 3
+    responses = foreign_lib.foreign_responses(LAYOUT, tf.constant(adaptives[:entries]), *nothing, vectors)
     assert responses.shape == (0, entries, 2, 2 * F)
     assert foreign_lib.aligned(tf.constant(ATTENTION), responses, PROJECTIONS).shape == (0, 2 * F)
 
@@ -144,7 +148,7 @@ def test_attention_of_zero_has_the_gradient_of_its_positive_side():
 
 def test_gradients_are_those_of_finite_differences_through_the_documents(world):
     vectors, adaptives = world
-    responses = foreign_lib.foreign_responses(LAYOUT, tf.constant(adaptives), TOKENS, vectors)
+    responses = foreign_lib.foreign_responses(LAYOUT, tf.constant(adaptives), *DOCUMENTS, vectors)
     _, gradient, _ = with_gradients(lambda a, w: foreign_lib.aligned(a, responses, w), ATTENTION, PROJECTIONS)
     weights = np.random.default_rng(7).normal(size=(len(TOKENS), 2 * F)).astype("f")
 

@@ -53,6 +53,20 @@ def test_decomposed_masked_dense_is_equation_5():
     np.testing.assert_allclose(layer(inputs), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("kind", [MaskedDense, DecomposedMaskedDense])
+def test_mixed_precision(kind, policy):
+    layer, inputs = kind(3, MASK, dtype=policy), _inputs(4, 5)
+    assert layer(inputs).dtype == keras.mixed_precision.Policy(policy).compute_dtype
+    assert {weight.dtype for weight in layer.weights} == {tf.float32}
+    _randomise(layer)
+    kernel = layer.kernel.numpy() * MASK if kind is MaskedDense else layer.theta.numpy()
+    expected = _plain(layer, kernel, inputs).numpy()
+    np.testing.assert_allclose(
+        tf.cast(layer(inputs), tf.float32), expected, atol=0.02 * np.abs(expected).max()
+    )
+
+
 @pytest.mark.parametrize("kind", [MaskedDense, DecomposedMaskedDense])
 def test_nothing_is_learned_outside_the_mask_nor_the_mask_itself(kind):
     layer, inputs = kind(3, MASK), _inputs(20, 5)

@@ -151,3 +151,22 @@ def test_gradient_of_a_document_with_a_repeated_phrase_is_numeric(parts):
 
 def test_lengths_count_at_least_the_widest_kernel():
     np.testing.assert_array_equal(windows.lengths(tf.constant(as_tokens(DOCUMENTS)), 4), [6, 4, 4, 4, 7, 4])
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [4], [2, 2], [5, 0, 4], [1], []])
+@pytest.mark.parametrize("function", [windows.padded, tf.function(windows.padded)], ids=["eager", "graph"])
+def test_documents_become_dense_a_batch_at_a_time(rows, function):
+    tokens = tf.constant([word for document in DOCUMENTS for word in document], tf.int32)
+    length = np.array([len(document) for document in DOCUMENTS], np.int32)
+    start, chosen = np.cumsum(length, dtype=np.int32) - length, np.array(rows, np.int64)
+    found = function(tokens, tf.constant(start[chosen]), tf.constant(length[chosen])).numpy()
+    expected = [DOCUMENTS[row] for row in rows]
+    longest = max(map(len, expected), default=0)
+    assert found.shape == (len(rows), longest)
+    assert found.tolist() == [list(document) + [0] * (longest - len(document)) for document in expected]
+
+
+def test_no_words_at_all():
+    nothing = tf.zeros([0], tf.int32)
+    assert windows.padded(nothing, tf.zeros([2], tf.int32), tf.zeros([2], tf.int32)).shape == (2, 0)
+    assert windows.padded(nothing, nothing, nothing).shape == (0, 0)

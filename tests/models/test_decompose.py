@@ -113,10 +113,34 @@ def _called(model):
     return model
 
 
+def _normalised(layer):
+    return _sequential(keras.layers.Dense(3), layer)
+
+
+FREEZE = "changes what it keeps while it trains.*trainable=False"
 REFUSED = {
-    "BatchNormalization": lambda: _sequential(keras.layers.Dense(3), keras.layers.BatchNormalization()),
-    "BatchNormalization keeps": lambda: _sequential(
-        keras.Sequential([keras.Input([5]), keras.layers.BatchNormalization()]), keras.layers.Dense(3)
+    f"BatchNormalization 'own' {FREEZE}": lambda: _normalised(keras.layers.BatchNormalization(name="own")),
+    f"BatchNormalization 'inner' {FREEZE}": lambda: _sequential(
+        keras.Sequential([keras.Input([5]), keras.layers.BatchNormalization(name="inner")]),
+        keras.layers.Dense(3),
+    ),
+    f"SyncBatchNormalization {FREEZE}".replace(" c", " 'of_all' c"): lambda: _normalised(
+        keras.layers.experimental.SyncBatchNormalization(name="of_all")
+    ),
+    f"TimeDistributed 'each' {FREEZE}": lambda: _sequential(
+        keras.layers.Dense(6),
+        keras.layers.Reshape([2, 3]),
+        keras.layers.TimeDistributed(keras.layers.BatchNormalization(), name="each"),
+    ),
+    f"LSTM 'remembers' {FREEZE}": lambda: keras.Sequential(
+        [
+            keras.Input(batch_shape=[2, 3, 4]),
+            keras.layers.Dense(4),
+            keras.layers.LSTM(2, stateful=True, name="remembers"),
+        ]
+    ),
+    r"layer .* \(type SpectralNormalization\) cannot be compiled for training": lambda: _normalised(
+        keras.layers.SpectralNormalization(keras.layers.Dense(3))
     ),
     "expected a built": lambda: keras.Sequential([keras.layers.Dense(3)]),
     "expected a built functional": lambda: "model",
@@ -126,6 +150,39 @@ REFUSED = {
     "neither functional nor sequential": lambda: _called(_Subclassed()),
     "subclassed is neither": lambda: _sequential(_called(_Subclassed()), keras.layers.Dense(2)),
 }
+
+
+def _frozen(model):
+    model.trainable = False
+    return model
+
+
+FROZEN = {
+    "a layer": lambda: _normalised(keras.layers.BatchNormalization(trainable=False)),
+    "a model inside": lambda: _sequential(
+        _frozen(
+            keras.Sequential([keras.Input([5]), keras.layers.Dense(4), keras.layers.BatchNormalization()])
+        ),
+        keras.layers.Dense(3),
+    ),
+    "of all workers": lambda: _normalised(keras.layers.experimental.SyncBatchNormalization(trainable=False)),
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_frozen_statistics_serve_and_stay_as_they_are(name):
+    model, inputs = FROZEN[name](), tf.random.stateless_normal([4, 5], [1, 2])
+    rng = np.random.default_rng(3)
+    for weight in model.weights:
+        weight.assign(rng.uniform(0.5, 2, weight.shape))
+    copy = decompose(model, adaptive_factor=2.0)
+    np.testing.assert_allclose(copy(inputs, training=True), model(inputs), rtol=1e-4, atol=1e-5)
+    before = [weight.numpy() for weight in copy.non_trainable_weights]
+    copy.compile("sgd", "mse", run_eagerly=True)
+    copy.fit(inputs, np.ones([4, 3]), verbose=0)
+    assert len(before) >= 2
+    for old, new in zip(before, copy.non_trainable_weights):
+        np.testing.assert_array_equal(old, new)
 
 
 @pytest.mark.parametrize("message", REFUSED)

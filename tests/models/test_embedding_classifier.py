@@ -139,8 +139,9 @@ def small(name):
     rng = np.random.default_rng(3)
     label = rng.integers(0, 3, 40).astype("i")
     if name == "text":
-        context = {"vectors": np.concatenate([np.zeros((2, 6)), rng.normal(size=(9, 6))]).astype("f")}
-        examples = {"tokens": rng.integers(0, 11, (40, 5)).astype("i"), "label": label}
+        vectors = np.concatenate([np.zeros((2, 6)), rng.normal(size=(9, 6))]).astype("f")
+        context = {"vectors": vectors, "tokens": rng.integers(1, 11, 200).astype("i")}
+        examples = {"start": np.arange(0, 200, 5, "i"), "length": np.full(40, 5, "i"), "label": label}
         return TextEncoder(6, embedding_size=4, hidden=(8, 8)), context, examples
     examples = {"x": rng.integers(0, 256, (40, 6, 6)).astype("u1"), "label": label}
     return ImageEncoder((6, 6), name == "image", 4, (3, 4), (8, 8)), {}, examples

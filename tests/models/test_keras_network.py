@@ -1,5 +1,7 @@
 """KerasNetwork: a Keras model with weights that come as flat vectors, inside and outside of TFF."""
 
+import logging
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -229,6 +231,7 @@ def _two_inputs():
 
 REFUSED = {
     "BatchNormalization": _with(layers.BatchNormalization()),
+    "compute in float32, found .* in bfloat16": _with(layers.Dense(3, dtype="mixed_bfloat16")),
     "without activation": _with(head=layers.Dense(3, "softmax")),
     "as the last layer": _with(head=layers.Softmax()),
     "below the head to share": lambda: keras.Sequential([keras.Input([5]), layers.Dense(3)]),
@@ -251,6 +254,46 @@ REFUSED = {
 def test_refuses(message):
     with pytest.raises(errors.InputError, match=message):
         KerasNetwork(REFUSED[message]())
+
+
+def test_frozen_statistics_are_used_and_only_what_is_trained_is_given():
+    model = _randomise(_with(layers.Dense(5), layers.BatchNormalization(trainable=False))())
+    model.layers[1].moving_variance.assign(np.arange(1.0, 6.0))
+    network, features = KerasNetwork(model), _features(model)
+    given = network.initial_kernels(KEY), network.initial_local(KEY)
+    np.testing.assert_allclose(_logits(network, *given, features), model(features), rtol=1e-4, atol=1e-5)
+    assert sum(network.weights_by_role["frozen"].values()) == 4 * 5
+
+
+def _bidirectional():
+    return keras.Sequential(
+        [
+            keras.Input([6], dtype="int32"),
+            layers.Embedding(100, 50, name="words"),
+            layers.Bidirectional(layers.SimpleRNN(8), name="both"),
+            layers.Dense(16, "relu"),
+            layers.Dense(4),
+        ]
+    )
+
+
+def test_what_starts_anew_with_every_task_is_said_and_listed(caplog):
+    with caplog.at_level(logging.INFO):
+        roles = KerasNetwork(_bidirectional()).weights_by_role
+    (line,) = caplog.records
+    # By hand: embedding 100 * 50; a direction 8 * (50 + 8 + 1); Dense 16 * 16 + 16; head 16 * 4 + 4.
+    assert list(roles["shared"].values()) == [16 * 16]
+    assert list(roles["local"].values()) == [5000, *(2 * [400, 64, 8]), 16, 64, 4]
+    assert roles["frozen"] == {}
+    assert line.levelno == logging.WARNING
+    for part in ("256 of 6,284", "6,028 start anew", "words (5,000)", "both (944)"):
+        assert part in line.getMessage()
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        KerasNetwork(_mlp())
+    (line,) = caplog.records
+    assert line.levelno == logging.INFO
+    assert "36 of 59" in line.getMessage()
 
 
 def test_a_negative_number_of_places_is_an_input_error():

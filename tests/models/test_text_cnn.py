@@ -25,7 +25,7 @@ def _random(*shape, seed=0):
 def _context():
     vectors = _random(V, D, seed=1)
     vectors[:2] = 0
-    return {"vectors": tf.constant(vectors)}
+    return {"vectors": tf.constant(vectors), "tokens": tf.constant(TOKENS[TOKENS > 0])}
 
 
 def features(tokens, vectors, kernels, biases):
@@ -84,8 +84,10 @@ def aligned_logits(kernels, local, attention, adaptives, tokens, vectors):
     return hidden @ parts["head"] + parts["head_bias"]
 
 
-def _examples(tokens=TOKENS):
-    return {"tokens": tf.constant(tokens), "label": tf.zeros([len(tokens)], tf.int32)}
+def _examples():
+    length = np.count_nonzero(TOKENS, axis=1).astype(np.int32)
+    label = tf.zeros([len(TOKENS)], tf.int32)
+    return {"start": np.cumsum(length, dtype=np.int32) - length, "length": length, "label": label}
 
 
 def _prepared(network, adaptives, context):
@@ -115,7 +117,7 @@ def test_a_batch_is_scored_as_its_examples_are_among_all(context, kind):
     everything = network.logits(kernels, local, attention, context, prepared, None)
     found = network.logits(kernels, local, attention, context, batch, None)
     np.testing.assert_allclose(found, tf.gather(everything, rows), rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(batch["tokens"], TOKENS[rows])
+    np.testing.assert_array_equal(batch["start"], prepared["start"][rows])
 
 
 @pytest.mark.parametrize("places", [0, PLACES])

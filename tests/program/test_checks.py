@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import types
 from collections import OrderedDict
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
 from tffcl.errors import InputError
+from tffcl.models.network import document_types
+from tffcl.program import ClientTask, checks
 from tffcl.transfers import NoTransfer
 
 
@@ -49,6 +53,51 @@ def test_wrong_data(tiny, process, changes, message):
     with pytest.raises(InputError, match=re.escape(message)) as raised:
         tiny.run(process, data=tiny.TinyData(client_1_task_2=changes))
     assert "\n" not in str(raised.value)
+
+
+def texts(**changes):
+    usual = {"start": [0, 2], "length": [2, 1], "label": [0, 1]}
+    return OrderedDict((name, np.array(values, np.int32)) for name, values in {**usual, **changes}.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, None),
+        ({"train": {"start": [0, 3], "length": [3, 0]}}, None),
+        (
+            {"train": {"start": [0, -1]}},
+            "client 1, train: start -1 at row 1; expected 0..3, places in the tokens",
+        ),
+        ({"validation": {"length": [-1, 1]}}, "client 1, validation: length -1 at row 0; expected 0..3"),
+        ({"test": {"length": [2, 2]}}, "client 1, test: start + length 4 at row 1; expected 0..3"),
+        ({"train": {"start": [2**31 - 1, 0]}}, "client 1, train: start 2147483647 at row 0"),
+        ({"test": {"start": [3, 0], "length": [2**31 - 1, 0]}}, "client 1, test: length 2147483647 at row 0"),
+        (
+            {"context": {"tokens": [2, 0, 1]}},
+            "client 1, context: token 0 at row 1; expected 1..3, rows of its vectors",
+        ),
+        ({"test_context": {"tokens": [2, 1, 4]}}, "client 1, test_context: token 4 at row 2; expected 1..3"),
+    ],
+)
+def test_documents_stand_in_the_tokens_of_their_context(changes, message):
+    context, documents = document_types(2)
+    label = tff.TensorType(np.int32, [None])
+    raw = tff.to_type(OrderedDict(context=context, examples=OrderedDict(documents, label=label)))
+    signature = types.SimpleNamespace(parameter=[None, None, None, types.SimpleNamespace(member=raw)])
+    process = types.SimpleNamespace(prepare=types.SimpleNamespace(type_signature=signature), max_classes=2)
+    usual = {"vectors": np.zeros((4, 2), np.float32), "tokens": np.array([2, 3, 1], np.int32)}
+    contexts = {
+        name: {**usual, **{key: np.array(v, np.int32) for key, v in changes.get(name, {}).items()}}
+        for name in ("context", "test_context")
+    }
+    parts = {name: texts(**changes.get(name, {})) for name in ("train", "validation", "test")}
+    task = ClientTask(**contexts, **parts, num_classes=2)
+    if message is None:
+        checks.check_task(process, task, "client 1")
+    else:
+        with pytest.raises(InputError, match=re.escape(message)):
+            checks.check_task(process, task, "client 1")
 
 
 def test_no_clients(tiny, process):

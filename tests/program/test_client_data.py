@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tffcl.datasets import EncodedTextDataset
+from tffcl.datasets import EncodedTextDataset, RaggedTokens
 from tffcl.errors import InputError
 from tffcl.program import TextClientData
 from tffcl.streams import Task, TaskStream
@@ -19,9 +19,9 @@ def dataset():
         label_names=("a", "b", "c"),
         words=("<padding>", "<unknown>", "p", "q", "r", "s"),
         embedding=embedding,
-        train_tokens=np.array([[5, 2, 0, 0], [1, 5, 5, 0], [3, 0, 0, 0], [0, 0, 0, 0]], np.int32),
+        train_tokens=RaggedTokens.from_rows([[5, 2], [1, 5, 5], [3], []]),
         train_labels=np.array([0, 2, 2, 1], np.int32),
-        test_tokens=np.array([[4, 4], [1, 0], [2, 0]], np.int32),
+        test_tokens=RaggedTokens.from_rows([[4, 4], [1], [2]]),
         test_labels=np.array([2, 0, 1], np.int32),
     )
 
@@ -32,14 +32,20 @@ def stream(**changes):
     return TaskStream("hand", ((Task(**{**first, **changes}),), (Task(**second),)))
 
 
+def words(context, examples):
+    """The words of each document."""
+    places = zip(examples["start"], examples["length"])
+    return [context["tokens"][start : start + length].tolist() for start, length in places]
+
+
 def test_only_the_words_in_use_travel():
     task = TextClientData(dataset(), stream()).task(0, 0)
     # Words 2, 3 and 5 of the data set are rows 2, 3 and 4 here; validation shares the context.
     assert task.context["vectors"].tolist() == [[0, 0], [0, 0], [2, 20], [3, 30], [5, 50]]
-    assert task.train["tokens"].tolist() == [[4, 2, 0], [1, 4, 4]]
-    assert task.validation["tokens"].tolist() == [[3]]
+    assert words(task.context, task.train) == [[4, 2], [1, 4, 4]]
+    assert words(task.context, task.validation) == [[3]]
     assert task.test_context["vectors"].tolist() == [[0, 0], [0, 0], [4, 40]]
-    assert task.test["tokens"].tolist() == [[2, 2], [1, 0]]
+    assert words(task.test_context, task.test) == [[2, 2], [1]]
 
 
 def test_labels_are_numbered_within_the_task():
@@ -50,11 +56,13 @@ def test_labels_are_numbered_within_the_task():
 
 def test_dtypes_and_empty_sets():
     task = TextClientData(dataset(), stream()).task(1, 0)
-    assert task.train["tokens"].tolist() == [[0]]  # an empty document keeps one place
-    assert task.test["tokens"].shape == (0, 1)
-    assert task.context["vectors"].dtype == np.float32
+    assert words(task.context, task.train) == [[]]
+    assert words(task.test_context, task.test) == []
+    assert (task.context["vectors"].dtype, task.context["tokens"].dtype) == (np.float32, np.int32)
     for examples in (task.train, task.validation, task.test):
-        assert (examples["tokens"].dtype, examples["label"].dtype) == (np.int32, np.int32)
+        assert {name: values.dtype for name, values in examples.items()} == dict.fromkeys(
+            ("start", "length", "label"), np.int32
+        )
 
 
 def test_numbers_of_clients_and_tasks():

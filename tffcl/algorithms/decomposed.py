@@ -16,6 +16,7 @@ from tffcl.templates import ContinualProcess, compose_continual_process
 from tffcl.templates.compose import AggregationFactory
 
 
+@errors.checked_arguments
 def build_decomposed(
     network: Network,
     *,
@@ -46,6 +47,7 @@ def build_decomposed(
     return compose_continual_process(work, factory, build_server_update(work.shared_type, server_optimizer))
 
 
+@errors.checked_arguments
 def build_fedweit(config: TextCNNConfig, *, num_foreign: int, **options: Any) -> ContinualProcess:
     """FedWeIT (Yoon et al., 2021) for text: foreign adaptives are added into the kernels (FedSeIT eq. 4).
 
@@ -57,6 +59,7 @@ def build_fedweit(config: TextCNNConfig, *, num_foreign: int, **options: Any) ->
     return build_decomposed(TextCNN(config, num_foreign), **options)
 
 
+@errors.checked_arguments
 def build_fedseit(config: TextCNNConfig, *, num_foreign: int, **options: Any) -> ContinualProcess:
     """FedSeIT (Chaudhary et al., 2022): foreign adaptives as aligned feature extractors (eq. 1-5).
 
@@ -69,11 +72,13 @@ def build_fedseit(config: TextCNNConfig, *, num_foreign: int, **options: Any) ->
     """
     if num_foreign < 1:
         raise errors.InputError(
-            f"num_foreign: FedSeIT needs at least 1 place for foreign adaptives, found {num_foreign}"
+            f"num_foreign: FedSeIT needs at least 1 place for foreign adaptives, found {num_foreign}; "
+            "build_fedweit and build_local go without"
         )
     return build_decomposed(AlignedTextCNN(config, num_foreign), **options)
 
 
+@errors.checked_arguments
 def build_local(
     config: TextCNNConfig, *, decomposition: Decomposition | None = None, **options: Any
 ) -> ContinualProcess:

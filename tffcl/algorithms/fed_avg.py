@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow_federated as tff
 
+from tffcl import errors
 from tffcl.aggregators import gated, split_at
 from tffcl.client_works import EWC, FedCurv, LocalTraining, PlainWork
 from tffcl.client_works.penalised import Penalties
@@ -13,6 +14,7 @@ from tffcl.templates import ContinualProcess, compose_continual_process
 from tffcl.templates.compose import AggregationFactory
 
 
+@errors.checked_arguments
 def build_fed_avg(
     network: Network,
     *,
@@ -47,6 +49,7 @@ def build_fed_avg(
     return compose_continual_process(work, gated(factory), finalizer)
 
 
+@errors.checked_arguments
 def build_ewc(
     network: Network,
     *,
@@ -83,6 +86,7 @@ def build_ewc(
     )
 
 
+@errors.checked_arguments
 def build_fed_curv(
     network: Network,
     *,

@@ -19,6 +19,7 @@ from tffcl.templates.compose import AggregationFactory
 TRAINING = LocalTraining(num_epochs=2, batch_size=64, learning_rate=1e-3, patience=0)
 
 
+@errors.checked_arguments
 def build_fil_ver(
     model: RehearsalModel,
     *,

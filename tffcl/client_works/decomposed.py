@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl import errors
 from tffcl.client_works import randomness
 from tffcl.client_works.connectivity import Connectivity
 from tffcl.client_works.decomposed_state import CURRENT, decomposed_state_type
@@ -47,6 +48,7 @@ class DecomposedWork(ClientWork):
       seed: of the server's first base.
     """
 
+    @errors.checked_arguments
     def __init__(
         self, network: Network, training: LocalTraining, decomposition: Decomposition, seed: int = 0
     ):

@@ -30,7 +30,8 @@ def export_keras_model(
       foreign: float32 `[k, knowledge_size]`, the foreign adaptives of the task, for FedSeIT.
 
     Returns:
-      A model from int32 `[N, L]` word ids (0 is padding) to logits `[N, classes]`; save it as any Keras model.
+      A model from int32 `[N, L]` word ids (0 is padding) to logits `[N, classes]`; save it as any Keras model, or
+      convert it to TensorFlow Lite, whose built-in operations suffice.
 
     Raises:
       InputError: no such task, the network is no TextCNN, the vectors have another size, or FedSeIT's foreign
@@ -87,8 +88,10 @@ class _Builder:
         padded = tf.pad(self._tokens, [[0, 0], [0, widest]])
         self._words = embedding(padded)
         self._weights.append((embedding, [np.asarray(vectors, np.float32)]))
-        self._length = tf.maximum(tf.math.count_nonzero(self._tokens, axis=1, dtype=tf.int32), widest)
-        self._width = tf.shape(padded)[1]
+        # Sums, ranges and reshapes, for TensorFlow Lite has no built-in sequence_mask and no new axes in slices.
+        length = tf.reduce_sum(tf.cast(tf.not_equal(self._tokens, 0), tf.int32), axis=1, keepdims=True)
+        self._length = tf.maximum(length, widest)
+        self._places = tf.expand_dims(tf.range(tf.shape(padded)[1]), 0)
 
     def _pooled(self, kernel: np.ndarray, bias: np.ndarray | None, name: str) -> tf.Tensor:
         """relu(conv + bias) over the windows inside the document; it is never negative, so 0 hides the others."""
@@ -98,8 +101,9 @@ class _Builder:
         response = layer(self._words)
         self._weights.append((layer, [kernel] if bias is None else [kernel, bias]))
         reach = kernel.shape[0] - 1
-        inside = tf.sequence_mask(self._length - reach, self._width - reach, dtype=tf.float32)
-        return tf.keras.layers.GlobalMaxPooling1D(name=f"{name}_pool")(response * inside[:, :, tf.newaxis])
+        places = self._places[:, : tf.shape(response)[1]]
+        inside = tf.cast(tf.less(places, self._length - reach), tf.float32)
+        return tf.keras.layers.GlobalMaxPooling1D(name=f"{name}_pool")(response * tf.expand_dims(inside, 2))
 
     def features(self, kernels: Sequence[np.ndarray], biases: Sequence[np.ndarray]) -> tf.Tensor:
         """The client's own features of all kernel sizes."""

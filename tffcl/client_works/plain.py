@@ -46,6 +46,7 @@ class PlainWork(ClientWork):
       InputError: the network has places for foreign adaptives, mu is negative, or the penalty is no `Penalty`.
     """
 
+    @errors.checked_arguments
     def __init__(
         self,
         network: Network,

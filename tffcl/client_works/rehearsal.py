@@ -95,6 +95,7 @@ class RehearsalWork(ClientWork):
       InputError: a negative memory or mu, or a sharing of another encoder.
     """
 
+    @errors.checked_arguments
     def __init__(
         self,
         model: RehearsalModel,

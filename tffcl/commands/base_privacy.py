@@ -21,14 +21,13 @@ def privacy_of(options: RunOptions) -> Optional[ClientPrivacy]:
         return None
     from tffcl.aggregators import ClientPrivacy
 
-    given: dict[str, Any] = {} if options.dp_base_delta is None else {"delta": options.dp_base_delta}
     return ClientPrivacy(
         clip=options.dp_base_clip,
         noise_multiplier=options.dp_base_noise,
         clients_per_round=options.clients_per_round or options.num_clients,
         quantile=options.dp_base_quantile,
+        delta=options.dp_base_delta or options.default("dp_base_delta"),
         uncovered=(FISHER,) if options.method == "fedcurv" else (),
-        **given,
     )
 
 

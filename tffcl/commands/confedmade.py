@@ -35,7 +35,6 @@ def run(options: ConFedMADEOptions) -> None:
     from tffcl import program
     from tffcl.commands import made_results
 
-    options = with_defaults(options)
     data = program.DensityClientData(vectors, vector_data.pooled(options.method, stream))
     transfer = build_transfer(options)
     process = build_process(options, vectors.width, transfer)
@@ -43,17 +42,6 @@ def run(options: ConFedMADEOptions) -> None:
         learn(options, process, data, transfer, folder, config_of(options, vectors, stream))
         made_results.complete(folder, options, process, vectors, stream)
     show(folder)
-
-
-def with_defaults(options: ConFedMADEOptions) -> ConFedMADEOptions:
-    """The options with what `tffcl.algorithms.made` takes in the place of what was not given."""
-    from tffcl.algorithms import made
-
-    taken: dict[str, Any] = {**vars(made.TRAINING), **vars(made.DECOMPOSITION)}
-    taken["proximal"] = made.PROXIMAL
-    taken["penalty"] = made.FED_CURV_WEIGHT if options.method == "fedcurv" else made.EWC_WEIGHT
-    missing = {name: taken[name] for name in taken if getattr(options, name, 0) is None}
-    return dataclasses.replace(options, **missing)
 
 
 def config_of(options: ConFedMADEOptions, vectors: BinaryVectors, stream: TaskStream) -> dict[str, Any]:
@@ -108,7 +96,7 @@ def decomposition_of(options: ConFedMADEOptions) -> Decomposition:
 
 
 def build_process(options: ConFedMADEOptions, width: int, transfer: transfers.Transfer) -> ContinualProcess:
-    """The method's process for the flags, filled in by `with_defaults`; inputs of `width`."""
+    """The method's process for filled-in flags; inputs of `width`."""
     from tffcl import algorithms, client_works
 
     config = made_config(options, width)

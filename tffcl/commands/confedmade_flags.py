@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 import click
 
 from tffcl.commands import run_options
-from tffcl.commands.run_options import WHOLE
+from tffcl.commands.run_options import WHOLE, ByCase
 
 # In the order of the paper's table 3, from below.
 DECOMPOSED = ("confedmade", "fedweit-made-sync", "fedweit-made")
@@ -69,7 +69,9 @@ def _assigned(context: Any, parameter: Any, given: Iterable[str]) -> Assigned:
     return tuple(clients)
 
 
-_NOTHING_GIVEN = "  [default: {}]"
+# Defaults are those of `tffcl.algorithms.made`; the paper names neither mu of FedProx nor lambda of EWC and FedCurv.
+# For digits, 8 x 8 pixels and about 50 pictures a task, a small network and many steps in few rounds.
+AGNOSTIC, FED_CURV = "with OA or CA", "for fedcurv"
 FLAGS = (
     click.option(
         "--method", type=click.Choice(METHODS), default="confedmade", show_default=True,
@@ -86,9 +88,9 @@ FLAGS = (
         help="How pixels become 0 or 1: at half intensity, or drawn once with --split-seed.",
     ),
     click.option(
-        "--hidden", multiple=True, callback=_hidden, metavar="N[,N...]",
-        help="Units of each hidden layer; 'none' for direct connections alone.  [default: 400; 100 for digits and "
-        "binary]",
+        "--hidden", cls=ByCase, by_case={"": (400,), "for digits": (100,), "for binary": (100,)},
+        multiple=True, callback=_hidden, metavar="N[,N...]",
+        help="Units of each hidden layer; 'none' for direct connections alone.",
     ),
     click.option(
         "--direct/--no-direct", default=True, show_default=True, help="DC: inputs connected to outputs, too."
@@ -100,15 +102,15 @@ FLAGS = (
     click.option("--order-agnostic", is_flag=True, help="OA: every mask has an order of its own."),
     click.option("--connectivity-agnostic", is_flag=True, help="CA: every mask numbers hidden units anew."),
     click.option(
-        "--num-masks", type=WHOLE,
-        help="Masks that training goes through and evaluation averages over.  [default: 1; 8 with OA or CA]",
+        "--num-masks", cls=ByCase, by_case={"": 1, AGNOSTIC: 8}, type=WHOLE,
+        help="Masks that training goes through and evaluation averages over.",
     ),
     click.option(
         "--distinct-masks", is_flag=True, help="Each client draws its own masks, instead of the server's for all."
     ),
     click.option("--num-clients", type=WHOLE, default=3, show_default=True, help="Clients."),
     click.option(
-        "--num-tasks", type=WHOLE, help="Tasks of each client." + _NOTHING_GIVEN.format("5; 4 for binary")
+        "--num-tasks", cls=ByCase, by_case={"": 5, "for binary": 4}, type=WHOLE, help="Tasks of each client."
     ),
     click.option("--labels-per-task", type=WHOLE, default=1, show_default=True, help="Labels of each task."),
     click.option("--same-order", is_flag=True, help="All clients learn the same labels in the same order."),
@@ -122,33 +124,31 @@ FLAGS = (
         "joined by '+'.",
     ),
     click.option(
-        "--num-rounds", type=WHOLE, help="Rounds for each task." + _NOTHING_GIVEN.format("20; 5 for digits")
+        "--num-rounds", cls=ByCase, by_case={"": 20, "for digits": 5}, type=WHOLE, help="Rounds for each task."
     ),
     click.option(
-        "--num-epochs", type=WHOLE,
-        help="Epochs of a client in a round." + _NOTHING_GIVEN.format("1; 8 for digits"),
+        "--num-epochs", cls=ByCase, by_case={"": 1, "for digits": 20}, type=WHOLE,
+        help="Epochs of a client in a round.",
     ),
     click.option(
-        "--batch-size", type=WHOLE, help="Examples in a step." + _NOTHING_GIVEN.format("100; 20 for digits")
+        "--batch-size", cls=ByCase, by_case={"": 100, "for digits": 20}, type=WHOLE, help="Examples in a step."
     ),
     click.option(
-        "--learning-rate", type=float,
-        help="Of Adam, at a task's start." + _NOTHING_GIVEN.format("0.005; 0.003 for digits"),
+        "--learning-rate", cls=ByCase, by_case={"": 5e-3}, type=float, help="Of Adam, at a task's start."
     ),
     click.option(
-        "--patience", type=click.IntRange(min=0),
-        help="Epochs without a better validation loss before the learning rate falls; 0 for never."
-        + _NOTHING_GIVEN.format("1; 0 for digits"),
+        "--patience", cls=ByCase, by_case={"": 1, "for digits": 0}, type=click.IntRange(min=0),
+        help="Epochs without a better validation loss before the learning rate falls; 0 for never.",
     ),
     click.option(
-        "--sparsity", type=float, help="lambda_1: mask and adaptive." + _NOTHING_GIVEN.format("0.0001")
+        "--sparsity", cls=ByCase, by_case={"": 1e-4}, type=float, help="lambda_1: mask and adaptive."
     ),
     click.option(
-        "--retention", type=float, help="lambda_2: against forgetting." + _NOTHING_GIVEN.format("100")
+        "--retention", cls=ByCase, by_case={"": 100.0}, type=float, help="lambda_2: against forgetting."
     ),
     click.option(
-        "--gate-cutoff", type=click.FloatRange(0, 1, max_open=True),
-        help="Units of B whose m is at most this are not sent (table 4)." + _NOTHING_GIVEN.format("0.25"),
+        "--gate-cutoff", cls=ByCase, by_case={"": 0.25}, type=click.FloatRange(0, 1, max_open=True),
+        help="Units of B whose m is at most this are not sent (table 4).",
     ),
     click.option(
         "--selection", type=click.Choice(["all", "sampled"]), default="all", show_default=True,
@@ -156,11 +156,11 @@ FLAGS = (
     ),
     click.option("--top-k", type=WHOLE, default=3, show_default=True, help="K of --selection sampled."),
     click.option(
-        "--penalty", type=float,
-        help="Weight of EWC or FedCurv, in the methods that have it." + _NOTHING_GIVEN.format("100; 1 for FedCurv"),
+        "--penalty", cls=ByCase, by_case={"": 100.0, FED_CURV: 1.0}, type=float,
+        help="Weight of EWC or FedCurv, in the methods that have it.",
     ),
     click.option(
-        "--proximal", type=float, help="mu of FedProx, in the methods that have it." + _NOTHING_GIVEN.format("0.01")
+        "--proximal", cls=ByCase, by_case={"": 0.01}, type=float, help="mu of FedProx, in the methods that have it."
     ),
     run_options.DP_BASE,
     run_options.CLIENTS_PER_ROUND,

@@ -1,25 +1,24 @@
 """The flags of ConFedMADE and its baselines: one definition for the command line and the example.
 
-What is None where it is not given is filled in later: by `complete` with what suits the data, and by
-`tffcl.commands.confedmade.with_defaults` with what `tffcl.algorithms.made` takes.
+What is None where it is not given is filled in by `complete` with what suits the data and the method.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from tffcl.commands.confedmade_flags import DECOMPOSED, FLAGS, SINGLE, Assigned, Order
+from tffcl.commands.confedmade_flags import (
+    AGNOSTIC,
+    DECOMPOSED,
+    FED_CURV,
+    FLAGS,
+    SINGLE,
+    Assigned,
+    Order,
+)
 from tffcl.commands.run_options import RunOptions
 from tffcl.errors import InputError
-
-PAPER_SCHEDULE: dict[str, Any] = {"hidden": (400,), "num_tasks": 5, "num_rounds": 20}
-# 8 x 8 pixels and about 50 pictures a task: a small network, and many steps in few rounds.
-DIGITS_SCHEDULE: dict[str, Any] = {
-    **PAPER_SCHEDULE, "hidden": (100,), "num_rounds": 5, "num_epochs": 20, "batch_size": 20, "patience": 0
-}  # fmt: skip
-BINARY_SCHEDULE: dict[str, Any] = {**PAPER_SCHEDULE, "hidden": (100,), "num_tasks": 4}
-SCHEDULES = {"digits": DIGITS_SCHEDULE, "binary": BINARY_SCHEDULE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +80,11 @@ class ConFedMADEOptions(RunOptions):
             raise InputError(f"--distinct-masks: --method {self.method} has the server's masks for all")
 
     def complete(self, dataset: str) -> ConFedMADEOptions:
-        """The options with what suits one of `DATASETS` in the place of what was not given."""
-        agnostic = self.order_agnostic or self.connectivity_agnostic
-        schedule = {**SCHEDULES.get(dataset, PAPER_SCHEDULE), "num_masks": 8 if agnostic else 1}
-        missing = {name: value for name, value in schedule.items() if getattr(self, name) is None}
-        return dataclasses.replace(self, dataset=dataset, **missing)
+        """The options with what suits one of `DATASETS` and the method in the place of what was not given."""
+        cases = [f"for {dataset}"]
+        cases += [AGNOSTIC] if self.order_agnostic or self.connectivity_agnostic else []
+        cases += [FED_CURV] if self.method == "fedcurv" else []
+        return dataclasses.replace(self, dataset=dataset).filled(*cases)
 
     @property
     def clients(self) -> int:

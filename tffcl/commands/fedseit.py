@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tffcl import datasets, transfers
 from tffcl.commands import base_privacy, text_data
-from tffcl.commands.fedseit_options import (
-    MAX_CLUSTERS,
-    MAX_NOISED_CLUSTERS,
-    MIN_CLUSTER_SIZE,
-    FedSeITOptions,
-)
+from tffcl.commands.fedseit_options import NOISED, FedSeITOptions
 from tffcl.commands.running import choose_directory, learn, open_runtime, show
 
 if TYPE_CHECKING:
@@ -27,10 +22,11 @@ def run(options: FedSeITOptions) -> None:
     Raises:
       TffclError: flags, data or a run directory that cannot be used.
     """
+    # All that the flags and the labels may get wrong comes before word vectors are trained.
     texts, options = text_data.load_texts(options)
+    stream = text_data.split(options, texts)
     folder = choose_directory(options, texts.name)
-    encoded = datasets.encode(texts, text_data.load_vectors(options, texts))
-    stream = text_data.split(options, encoded)
+    encoded = datasets.encode(texts, text_data.load_vectors(options, texts), max_words=options.max_words)
 
     from tffcl import program
 
@@ -63,14 +59,14 @@ def build_transfer(options: FedSeITOptions) -> transfers.Transfer:
 
 
 def _sit(options: FedSeITOptions) -> transfers.SIT:
-    privacy, clusters = None, MAX_CLUSTERS
+    privacy, cases = None, []
     if options.dp_sit_clip is not None and options.dp_sit_noise is not None:
         privacy = transfers.CentroidPrivacy(options.dp_sit_clip, options.dp_sit_noise)
-        clusters = MAX_NOISED_CLUSTERS
+        cases = [NOISED]
     return transfers.SIT(
         k=options.top_k,
-        q=options.max_clusters or clusters,
-        min_cluster_size=options.min_cluster_size or MIN_CLUSTER_SIZE,
+        q=options.max_clusters or options.default("max_clusters", *cases),
+        min_cluster_size=options.min_cluster_size or options.default("min_cluster_size"),
         privacy=privacy,
     )
 

@@ -6,29 +6,21 @@ The defaults are those of table 4 of Chaudhary et al., 2022 (FedSeIT).
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Optional
+from typing import ClassVar, Optional
 
 import click
 
 from tffcl.commands import run_options
-from tffcl.commands.run_options import WHOLE, RunOptions, flag_of
+from tffcl.commands.run_options import WHOLE, ByCase, RunOptions, flag_of
 from tffcl.errors import InputError
 
+TOKENISERS = ("unicode", "ascii")
 METHODS = ("fedseit", "fedweit", "fedavg", "local")
 
-# What depends on the data: table 4, and for the sample that ships a schedule of a minute or two, faster because its
-# tasks have 40 documents where those of TREC have 300.
-PAPER_SCHEDULE = {"num_rounds": 10, "num_epochs": 50, "learning_rate": 1e-4}
-SAMPLE_SCHEDULE = {"num_rounds": 3, "num_epochs": 10, "learning_rate": 1e-3}
-
-# Of SIT: Q as in the paper, and few enough for noise to leave something of a centroid.
-MAX_CLUSTERS, MAX_NOISED_CLUSTERS, MIN_CLUSTER_SIZE = 200, 4, 2
+# Defaults beside those of table 4: for the sample that ships a schedule of a minute or two, faster because its tasks
+# have 40 documents where those of TREC have 300; for noised centroids few enough that something is left of each.
+SAMPLE, NOISED = "for the sample", "with --dp-sit-noise"
 OF_SIT = ("max_clusters", "min_cluster_size", "dp_sit_clip", "dp_sit_noise")
-
-
-def _by_data(name: str) -> str:
-    return f"[default: {PAPER_SCHEDULE[name]:g}; {SAMPLE_SCHEDULE[name]:g} for the sample]"
-
 
 _FLAGS = (
     click.option("--method", type=click.Choice(METHODS), default="fedseit", show_default=True, help="The method."),
@@ -40,9 +32,21 @@ _FLAGS = (
     run_options.DATA_DIR,
     click.option(
         "--embeddings", metavar="FILE|NAME",
-        help="Word vectors: a word2vec, GloVe or gensim file, 'glove-50' (the extra `glove`), a name that "
+        help="Word vectors: a word2vec or GloVe file, 'glove-50' (the extra `glove`), a name that "
         "gensim.downloader knows, or 'own' to train them on the clients' text."
         "  [default: the data folder's glove/*.bin, else glove-50 if installed, else own]",
+    ),
+    click.option(
+        "--allow-pickle", is_flag=True,
+        help="Let the file of --embeddings be a pickle, as gensim's .kv is, which runs code of whoever wrote it.",
+    ),
+    click.option(
+        "--tokeniser", type=click.Choice(TOKENISERS),
+        help="Keep the letters of every script, or those of English alone, as the paper does."
+        "  [default: ascii for the named sets, unicode for own data]",
+    ),
+    click.option(
+        "--max-words", type=WHOLE, help="Words of a document, after which it is cut.  [default: all]"
     ),
     click.option("--num-clients", type=WHOLE, default=3, show_default=True, help="Clients."),
     click.option("--num-tasks", type=WHOLE, default=5, show_default=True, help="Tasks of each client."),
@@ -52,12 +56,11 @@ _FLAGS = (
         help="Most test documents of each task, for runs of many tasks.  [default: all with its labels]",
     ),
     click.option(
-        "--num-rounds", type=WHOLE,
-        help=f"Rounds for each task.  {_by_data('num_rounds')}",
+        "--num-rounds", cls=ByCase, by_case={"": 10, SAMPLE: 3}, type=WHOLE, help="Rounds for each task."
     ),
     click.option(
-        "--num-epochs", type=WHOLE,
-        help=f"Most epochs of a client in a round.  {_by_data('num_epochs')}",
+        "--num-epochs", cls=ByCase, by_case={"": 50, SAMPLE: 10}, type=WHOLE,
+        help="Most epochs of a client in a round.",
     ),
     click.option(
         "--patience", type=click.IntRange(min=0), default=3, show_default=True,
@@ -65,8 +68,8 @@ _FLAGS = (
     ),
     click.option("--batch-size", type=WHOLE, default=64, show_default=True, help="Documents in a step."),
     click.option(
-        "--learning-rate", type=float,
-        help=f"Of Adam, at a task's start.  {_by_data('learning_rate')}",
+        "--learning-rate", cls=ByCase, by_case={"": 1e-4, SAMPLE: 1e-3}, type=float,
+        help="Of Adam, at a task's start.",
     ),
     click.option("--sparsity", type=float, default=1e-3, show_default=True, help="lambda_1: mask and adaptive."),
     click.option("--retention", type=float, default=1.0, show_default=True, help="lambda_2: against forgetting."),
@@ -76,13 +79,12 @@ _FLAGS = (
     ),
     click.option("--top-k", type=WHOLE, default=3, show_default=True, help="K of --selection sit."),
     click.option(
-        "--max-clusters", type=WHOLE, metavar="Q",
-        help="Q of --selection sit: most centroids of a task that a client sends."
-        f"  [default: {MAX_CLUSTERS}; {MAX_NOISED_CLUSTERS} with --dp-sit-noise]",
+        "--max-clusters", cls=ByCase, by_case={"": 200, NOISED: 4}, type=WHOLE, metavar="Q",
+        help="Q of --selection sit: most centroids of a task that a client sends.",
     ),
     click.option(
-        "--min-cluster-size", type=WHOLE, metavar="DOCUMENTS",
-        help=f"Centroids of fewer documents are not sent.  [default: {MIN_CLUSTER_SIZE}]",
+        "--min-cluster-size", cls=ByCase, by_case={"": 2}, type=WHOLE, metavar="DOCUMENTS",
+        help="Centroids of fewer documents are not sent.",
     ),
     click.option(
         "--dp-sit-clip", type=float, metavar="NORM",
@@ -119,6 +121,9 @@ class FedSeITOptions(RunOptions):
     """
 
     embeddings: Optional[str]
+    allow_pickle: bool
+    tokeniser: Optional[str]
+    max_words: Optional[int]
     num_tasks: int
     labels_per_task: int
     max_test_documents: Optional[int]
@@ -141,24 +146,27 @@ class FedSeITOptions(RunOptions):
     POSITIVE: ClassVar = ("learning_rate", "dp_sit_clip", "dp_sit_noise")
     NOT_NEGATIVE: ClassVar = ("sparsity", "retention")
     ALONE: ClassVar = ("local",)
-    OPTIONAL: ClassVar = (*RunOptions.OPTIONAL, *OF_SIT, "max_test_documents")
-    PLACES: ClassVar = (*RunOptions.PLACES, "embeddings")
+    OPTIONAL: ClassVar = (*RunOptions.OPTIONAL, *OF_SIT, "max_test_documents", "tokeniser", "max_words")
+    PLACES: ClassVar = (*RunOptions.PLACES, "embeddings", "allow_pickle")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.method == "fedseit" and self.selection == "previous" and self.num_clients < 2:
+            raise InputError(
+                "--num-clients 1: --method fedseit learns from the previous tasks of other clients and needs 2 or "
+                "more; take --method fedweit or local for one client"
+            )
         given = [flag_of(name) for name in OF_SIT if getattr(self, name) is not None]
         if given and (self.selection != "sit" or self.method not in ("fedseit", "fedweit")):
             raise InputError(f"{given[0]} is for --selection sit of fedseit and fedweit")
         if (self.dp_sit_clip is None) != (self.dp_sit_noise is None):
             raise InputError("--dp-sit-clip and --dp-sit-noise go together")
+        if self.allow_pickle and self.embeddings is None:
+            raise InputError("--allow-pickle is for a file that --embeddings names")
 
     def complete(self, dataset: str) -> FedSeITOptions:
         """The options with the schedule for a data set in the place of what was not given."""
-        schedule = SAMPLE_SCHEDULE if dataset == "sample" else PAPER_SCHEDULE
-        missing: dict[str, Any] = {
-            name: value for name, value in schedule.items() if getattr(self, name) is None
-        }
-        return dataclasses.replace(self, **missing)
+        return self.filled(*([SAMPLE] if dataset == "sample" else []))
 
     @property
     def label(self) -> str:

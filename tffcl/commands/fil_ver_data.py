@@ -10,9 +10,10 @@ from tffcl.commands.entry import say
 from tffcl.commands.fil_ver_flags import SCENARIOS, STUDY
 from tffcl.commands.fil_ver_options import FilVerOptions
 from tffcl.commands.running import checksum
-from tffcl.datasets import Domains, ImageDataset, image_registry
-from tffcl.errors import InputError, StreamError
+from tffcl.datasets import Domains, ImageDataset, image_registry, raw_files
+from tffcl.errors import DatasetError, InputError, StreamError
 
+_MOST_TABLE_BYTES = 1 << 22  # 1,000 clients in 2,000 tasks
 _MOST_CLIENTS = 10  # whose enrolment is told
 
 
@@ -79,12 +80,10 @@ def load_enrollment(options: FilVerOptions) -> streams.Enrollment:
         return getattr(streams.Enrollment, options.enrollment)(clients, tasks)
     path = pathlib.Path(options.enrollment)
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no UTF-8 text"
+        lines = raw_files.split_lines(raw_files.read_text(path, max_bytes=_MOST_TABLE_BYTES))
+    except DatasetError as error:
         raise InputError(
-            f"--enrollment {options.enrollment}: neither one of {', '.join(SCENARIOS)} nor a file that can be read "
-            f"({reason})"
+            f"--enrollment {options.enrollment}: neither one of {', '.join(SCENARIOS)} nor a table in a file ({error})"
         ) from error
     try:
         rows = [_cells(line.strip()) for line in lines if line.strip()]

@@ -11,8 +11,12 @@ from typing import Any, ClassVar, Optional
 
 from tffcl.commands.fil_ver_flags import (
     CLASSES,
+    DIGITS,
     END_TO_END,
     FLAGS,
+    OF_CLASSES,
+    OF_STUDY,
+    OF_STUDY_DIGITS,
     OFFLINE,
     SCENARIOS,
     SHARED,
@@ -21,20 +25,6 @@ from tffcl.commands.fil_ver_flags import (
 )
 from tffcl.commands.run_options import RunOptions
 from tffcl.errors import InputError
-
-# The sizes of section 5, and a schedule for two cores in the place of its 50 rounds.
-PAPER_SCHEDULE: dict[str, Any] = {
-    "num_rounds": 6, "num_epochs": 2, "batch_size": 64, "embedding_size": 256, "hidden": (1000, 1000),
-    "filters": (32, 64), "pretraining_epochs": 8, "client_memory": 300, "send_per_round": 50,
-    "num_clients": 10, "examples_per_task": 300, "server_memory": 6000,
-}  # fmt: skip
-# 8 x 8 pixels, 1,442 of them in all: a small network, and many steps in few rounds.
-DIGITS_SCHEDULE: dict[str, Any] = {
-    "num_rounds": 4, "num_epochs": 4, "batch_size": 20, "embedding_size": 32, "hidden": (100,), "filters": (8, 16),
-    "pretraining_epochs": 30, "client_memory": 150, "send_per_round": 40,
-    "num_clients": 5, "examples_per_task": 150, "server_memory": 1000,
-}  # fmt: skip
-STUDY_EXAMPLES, STUDY_EXAMPLES_OF_DIGITS = 2000, 400  # of the one client of section 5.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +70,10 @@ class FilVerOptions(RunOptions):
 
     def __post_init__(self) -> None:
         study = self.method in STUDY
-        for name, value in (("num_clients", 1 if study else None), ("num_tasks", 10 if study else 4)):
+        # Neither waits for the data; what clients there are by default is their matter elsewhere.
+        for name in ("num_clients", "num_tasks") if study else ("num_tasks",):
             if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+                object.__setattr__(self, name, self.default(name, *([OF_STUDY] if study else [])))
         super().__post_init__()
         if study:
             self._check_study()
@@ -121,14 +112,15 @@ class FilVerOptions(RunOptions):
 
     def complete(self, dataset: str) -> FilVerOptions:
         """The options with what suits one of `DATASETS` in the place of what was not given."""
-        schedule = {**(DIGITS_SCHEDULE if dataset == "digits" else PAPER_SCHEDULE)}
-        schedule["domains"] = "classes" if dataset in CLASSES else "rotations"
-        if self.method in STUDY:
-            few = dataset == "digits"
-            schedule["examples_per_task"] = STUDY_EXAMPLES_OF_DIGITS if few else STUDY_EXAMPLES
-            schedule["domains"] = "permutations"
-        missing = {name: value for name, value in schedule.items() if getattr(self, name) is None}
-        return dataclasses.replace(self, dataset=dataset, **missing)
+        few, study = dataset == "digits", self.method in STUDY
+        holds = {
+            DIGITS: few,
+            OF_CLASSES: dataset in CLASSES,
+            OF_STUDY: study,
+            OF_STUDY_DIGITS: study and few,
+        }
+        cases = [case for case, held in holds.items() if held]
+        return dataclasses.replace(self, dataset=dataset).filled(*cases)
 
     @property
     def sharing(self) -> str:

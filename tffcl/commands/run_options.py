@@ -31,6 +31,31 @@ def together(*flags: Flag) -> Flag:
     return decorate
 
 
+class ByCase(click.Option):
+    """An option whose default depends on the data or on other flags: None until `RunOptions.filled` puts it in.
+
+    Args:
+      by_case: the defaults; "" is what is taken unless one of the other cases, named as help names it, holds.
+      help: the text before the defaults.
+    """
+
+    def __init__(self, *args: Any, by_case: Mapping[str, Any], help: str, **attrs: Any):
+        self.by_case = dict(by_case)
+        told = "; ".join(f"{_told(value)} {case}".rstrip() for case, value in self.by_case.items())
+        super().__init__(*args, help=f"{help}  [default: {told}]", **attrs)
+
+    def default_in(self, cases: Sequence[str]) -> Any:
+        """The default where `cases` hold; the last of several decides."""
+        return next(self.by_case[case] for case in reversed(("", *cases)) if case in self.by_case)
+
+
+def _told(value: Any) -> str:
+    """A default as it would be given."""
+    if isinstance(value, tuple):
+        return ",".join(map(_told, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def flag_of(name: str) -> str:
     """The flag of a field.
 
@@ -104,7 +129,7 @@ DP_BASE = together(
         help="The clip follows this quantile of the updates' norms, and starts at --dp-base-clip.  [default: fixed]",
     ),
     click.option(
-        "--dp-base-delta", type=float, metavar="DELTA", help="At which epsilon is told.  [default: 1e-05]"
+        "--dp-base-delta", cls=ByCase, by_case={"": 1e-5}, type=float, metavar="DELTA", help="At which epsilon is told."
     ),
 )  # fmt: skip
 _OF_DP_BASE = ("dp_base_clip", "dp_base_noise", "dp_base_quantile", "dp_base_delta")
@@ -228,6 +253,24 @@ class RunOptions:
     def parse(cls: type[Options], args: Sequence[str] = ()) -> Options:
         """The options that a command line gives."""
         return cls.flags(click.Command("run", callback=cls)).main(args=list(args), standalone_mode=False)
+
+    def default(self, name: str, *cases: str) -> Any:
+        """What is taken where the flag of a field is not given and `cases` hold (`ByCase`)."""
+        (option,) = (one for one in self._by_case() if one.name == name)
+        return option.default_in(cases)
+
+    def filled(self: Options, *cases: str) -> Options:
+        """The options with defaults in the place of what was not given; `OPTIONAL` ones stay as they are."""
+        missing = {
+            option.name: option.default_in(cases)
+            for option in self._by_case()
+            if option.name not in self.OPTIONAL and getattr(self, str(option.name)) is None
+        }
+        return dataclasses.replace(self, **missing)
+
+    @classmethod
+    def _by_case(cls) -> list[ByCase]:
+        return [one for one in cls.flags(click.Command("run")).params if isinstance(one, ByCase)]
 
     @property
     def label(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 from typing import Optional
@@ -27,6 +28,8 @@ def load_texts(options: FedSeITOptions) -> tuple[datasets.TextDataset, FedSeITOp
         texts = datasets.load(options.dataset, options.data_dir)
     else:
         texts = _default_texts(options.data_dir)
+    if options.tokeniser is not None:
+        texts = dataclasses.replace(texts, unicode=options.tokeniser == "unicode")
     complete = options.complete(texts.name)
     say(
         f"data: {texts.name}, {len(texts.train_texts)} training and {len(texts.test_texts)} test documents, "
@@ -56,11 +59,11 @@ def load_vectors(options: FedSeITOptions, texts: datasets.TextDataset) -> datase
     """
     source = options.embeddings or _default_vectors(options.data_dir)
     if source == "own":
-        tokenised = [datasets.tokenise(text) for text in texts.train_texts]
+        tokenised = [texts.tokenise(text)[: options.max_words] for text in texts.train_texts]
         vectors = datasets.train_word_vectors(tokenised, seed=options.seed)
     else:
-        words = {word for text in (*texts.train_texts, *texts.test_texts) for word in datasets.tokenise(text)}
-        vectors = datasets.load_word_vectors(source, words)
+        words = {word for text in (*texts.train_texts, *texts.test_texts) for word in texts.tokenise(text)}
+        vectors = datasets.load_word_vectors(source, words, allow_pickle=options.allow_pickle)
     say(
         f"word vectors: {len(vectors.words)} words, {vectors.vectors.shape[1]} dimensions, from {vectors.source}"
     )
@@ -69,30 +72,30 @@ def load_vectors(options: FedSeITOptions, texts: datasets.TextDataset) -> datase
 
 def _default_vectors(data_dir: Optional[str]) -> str:
     folder = data_dir or os.environ.get(registry.ENVIRONMENT_VARIABLE)
-    files = sorted(pathlib.Path(folder).expanduser().glob("glove/*.bin")) if folder else []
+    files = sorted(pathlib.Path(os.path.expanduser(folder)).glob("glove/*.bin")) if folder else []
     if files:
         return str(files[0])
     return "glove-50" if glove_package.available() else "own"
 
 
-def split(options: FedSeITOptions, encoded: datasets.EncodedTextDataset) -> streams.TaskStream:
+def split(options: FedSeITOptions, texts: datasets.TextDataset) -> streams.TaskStream:
     """The paper's non-iid split.
 
     Raises:
       StreamError: the labels or documents do not allow what was asked for.
     """
     stream = streams.non_iid(
-        encoded.train_labels,
-        encoded.test_labels,
+        texts.train_labels,
+        texts.test_labels,
         num_clients=options.num_clients,
         num_tasks=options.num_tasks,
         labels_per_task=options.labels_per_task,
         seed=options.split_seed,
         order_seed=options.seed,
-        label_names=encoded.label_names,
+        label_names=texts.label_names,
     )
     if stream.excluded_labels:
-        names = ", ".join(encoded.label_names[label] for label in stream.excluded_labels)
+        names = ", ".join(texts.label_names[label] for label in stream.excluded_labels)
         say(f"data: too few documents, or none to test with, for the labels {names}; no task has them")
     if options.max_test_documents is not None:
         stream = streams.fewer_tests(stream, options.max_test_documents, options.split_seed)
@@ -101,12 +104,12 @@ def split(options: FedSeITOptions, encoded: datasets.EncodedTextDataset) -> stre
 
 def fingerprint(encoded: datasets.EncodedTextDataset) -> str:
     """A short sum over documents and word vectors, so that a run is not resumed with other ones."""
+    tokens = (encoded.train_tokens, encoded.test_tokens)
     return checksum(
         [
             encoded.embedding,
-            encoded.train_tokens,
+            *(array for one in tokens for array in (one.values, one.row_splits)),
             encoded.train_labels,
-            encoded.test_tokens,
             encoded.test_labels,
         ]
     )

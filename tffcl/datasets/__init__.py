@@ -12,7 +12,7 @@ from tffcl.datasets.domain_sets import (
     rotations,
 )
 from tffcl.datasets.domains import Domain, Domains
-from tffcl.datasets.encoding import EncodedTextDataset, encode
+from tffcl.datasets.encoding import EncodedTextDataset, RaggedTokens, encode
 from tffcl.datasets.idx_files import read_idx
 from tffcl.datasets.image_dataset import ImageDataset
 from tffcl.datasets.image_registry import load_images
@@ -30,6 +30,7 @@ __all__ = [
     "Domains",
     "EncodedTextDataset",
     "ImageDataset",
+    "RaggedTokens",
     "TextDataset",
     "WordVectors",
     "available",

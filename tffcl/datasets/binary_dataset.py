@@ -8,6 +8,7 @@ Neural Autoregressive Distribution Estimator, AISTATS 2011.
 from __future__ import annotations
 
 import dataclasses
+import os
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,7 +104,7 @@ def find(name: str, folder: Path) -> dict[str, Path]:
     """The files of a set by split, all from the first place under `folder` that has any."""
     for place in (folder, folder / name, folder / "debd" / name, folder / "debd"):
         paths = {split: place / f"{name}.{split}.data" for split in SPLITS}
-        found = {split: path for split, path in paths.items() if path.is_file()}
+        found = {split: path for split, path in paths.items() if os.path.isfile(path)}
         if found:
             return found
     return {}

@@ -22,6 +22,7 @@ def read_binary_rows(path: PathLike) -> np.ndarray:
         the line.
     """
     content = raw_files.read_bytes(path)
+    content = content[raw_files.mark_length(content[:16], path) :]
     if b"\r" in content:
         content = content.replace(b"\r\n", b"\n")
     content = content.rstrip(b"\n") + b"\n"

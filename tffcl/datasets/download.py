@@ -20,10 +20,11 @@ import logging
 import os
 import tarfile
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Callable
 
-from tffcl.datasets import parsers
+from tffcl.datasets import parsers, raw_files
 from tffcl.errors import DatasetError
 
 HOME_PAGES = {
@@ -51,6 +52,7 @@ ROWS_SHA256 = {
 }
 _TMN_LABELS = {"business", "entertainment", "health", "sci_tech", "sport", "us", "world"}
 _TMN_LEAST = 32_000
+_MOST_MEMBER_BYTES = 1 << 24  # of a file in an archive; those of SUBJ have half a million
 
 
 def cache_folder() -> Path:
@@ -161,8 +163,8 @@ def _member(archive: bytes, file_name: str) -> bytes:
             for member in tar:
                 content = tar.extractfile(member)  # None for a folder or a device
                 if content is not None and member.name.rsplit("/", 1)[-1] == file_name:
-                    return content.read()
-    except (tarfile.TarError, EOFError, OSError) as error:
+                    return raw_files.read_at_most(content, f"{_SUBJ} ({file_name})", _MOST_MEMBER_BYTES)
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DatasetError(f"{_SUBJ}: not a whole tar.gz archive ({error})") from error
     raise DatasetError(f"{_SUBJ}: the archive holds no {file_name}")
 

@@ -1,21 +1,83 @@
-"""Documents as rows of token ids, with one embedding matrix of just the words in use."""
+"""Documents as token ids, with one embedding matrix of just the words in use."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from typing import Callable, Optional
 
 import numpy as np
 
 from tffcl.datasets.text_dataset import TextDataset
-from tffcl.datasets.tokens import tokenise
+from tffcl.datasets.tokens import share_dropped
 from tffcl.datasets.word_vectors import WordVectors
 from tffcl.errors import InputError, WordVectorError
 
+_log = logging.getLogger(__name__)
+
+_LITTLE = 0.01  # share of the characters that may be dropped without a line
 PADDING, UNKNOWN = 0, 1  # ids; both have the zero vector
 PADDING_WORD, UNKNOWN_WORD = "<padding>", "<unknown>"  # no tokeniser makes these: brackets are not kept
+
+
+# Arrays have no single truth value, so a generated `==` would raise.
+@dataclasses.dataclass(frozen=True, eq=False)
+class RaggedTokens:
+    """Token ids of N documents of any length, one document after the other, as a ragged tensor has them.
+
+    >>> tokens = RaggedTokens.from_rows([[5, 2], [], [3]])
+    >>> tokens.values.tolist(), tokens.row_splits.tolist(), tokens.take([2, 0]).padded().tolist()
+    ([5, 2, 3], [0, 2, 2, 3], [[3, 0], [5, 2]])
+
+    Attributes:
+      values: int32 [W], the ids of all documents.
+      row_splits: int64 [N + 1]; document n is `values[row_splits[n] : row_splits[n + 1]]`.
+
+    Raises:
+      InputError: row_splits that do not go from 0 to W, or go back.
+    """
+
+    values: np.ndarray
+    row_splits: np.ndarray
+
+    def __post_init__(self) -> None:
+        values, splits = np.asarray(self.values), np.asarray(self.row_splits)
+        if values.ndim != 1 or splits.ndim != 1 or not len(splits) or splits[0] or splits[-1] != len(values):
+            raise InputError(f"row_splits: expected numbers from 0 to {values.size}, found {splits!r:.60}")
+        if (np.diff(splits) < 0).any():
+            raise InputError("row_splits: expected no number to be less than the one before it")
+        object.__setattr__(self, "values", values.astype(np.int32, copy=False))
+        object.__setattr__(self, "row_splits", splits.astype(np.int64, copy=False))
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Sequence[int]]) -> RaggedTokens:
+        """Of one sequence of ids for each document."""
+        arrays = [np.asarray(row, np.int32) for row in rows]
+        return cls(np.concatenate([np.zeros(0, np.int32), *arrays]), np.cumsum([0, *map(len, arrays)]))
+
+    def __len__(self) -> int:
+        return len(self.row_splits) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int32 [N], ids in each document."""
+        return np.diff(self.row_splits).astype(np.int32)
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> RaggedTokens:
+        """Documents number `rows`, in that order."""
+        rows = np.asarray(rows, np.int64)
+        splits = np.concatenate([[0], np.cumsum(self.lengths[rows], dtype=np.int64)])
+        places = np.arange(splits[-1]) + np.repeat(self.row_splits[rows] - splits[:-1], np.diff(splits))
+        return RaggedTokens(self.values[places], splits)
+
+    def padded(self) -> np.ndarray:
+        """int32 [N, L], right-padded with 0; L is the longest document, at least 1."""
+        inside = np.arange(max(1, self.lengths.max(initial=0))) < self.lengths[:, None]
+        tokens = np.full(inside.shape, PADDING, np.int32)
+        tokens[inside] = self.values
+        return tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +89,9 @@ class EncodedTextDataset:
       label_names: the label space.
       words: V names; the first two are padding and the unknown word, the others are sorted.
       embedding: float32 [V, D], row i for words[i]; rows 0 and 1 are zero.
-      train_tokens: int32 [N, L], right-padded with 0; L is the longest training document, at least 1.
+      train_tokens: of N documents.
       train_labels: int32 [N].
-      test_tokens: int32 [M, L2], likewise.
+      test_tokens: of M documents.
       test_labels: int32 [M].
     """
 
@@ -37,9 +99,9 @@ class EncodedTextDataset:
     label_names: tuple[str, ...]
     words: tuple[str, ...]
     embedding: np.ndarray
-    train_tokens: np.ndarray
+    train_tokens: RaggedTokens
     train_labels: np.ndarray
-    test_tokens: np.ndarray
+    test_tokens: RaggedTokens
     test_labels: np.ndarray
 
 
@@ -47,9 +109,9 @@ def encode(
     dataset: TextDataset,
     vectors: WordVectors,
     oov: str = "zero",
-    max_length: Optional[int] = None,
+    max_words: Optional[int] = None,
     *,
-    tokeniser: Callable[[str], Sequence[str]] = tokenise,
+    tokeniser: Optional[Callable[[str], Sequence[str]]] = None,
     oov_variance: Optional[float] = None,
 ) -> EncodedTextDataset:
     """Tokenises and numbers the documents.
@@ -59,6 +121,9 @@ def encode(
     the known vectors, drawn from a generator seeded by the word's bytes alone, so that every client draws the
     same.
 
+    A line is logged where more than a hundredth of the characters was dropped by the tokeniser, and where documents
+    were cut.
+
     The test documents take part only in saying which rows of the frozen vector table are kept; nothing is
     fitted to them. Empty documents are legal: they are all padding.
 
@@ -66,8 +131,8 @@ def encode(
       dataset: the documents.
       vectors: word vectors, at least of the words in use that have one.
       oov: "zero" or "random".
-      max_length: cut longer documents to so many tokens.
-      tokeniser: from a document to its tokens.
+      max_words: cut longer documents to so many tokens.
+      tokeniser: from a document to its tokens; None takes `dataset.tokenise`.
       oov_variance: variance of the random vectors; None takes that of `vectors`. Clients that load different
         words should agree on a number.
 
@@ -75,23 +140,37 @@ def encode(
       The encoded data set.
 
     Raises:
-      InputError: an unknown `oov`, or a `max_length` below 1.
+      InputError: an unknown `oov`, or `max_words` below 1.
       WordVectorError: not one word of the documents has a vector, or the vectors do not fit the words.
     """
-    _check(vectors, oov, max_length)
-    train = [tuple(tokeniser(text))[:max_length] for text in dataset.train_texts]
-    test = [tuple(tokeniser(text))[:max_length] for text in dataset.test_texts]
-    used = {token for document in (*train, *test) for token in document}
+    _check(vectors, oov, max_words)
+    texts = (*dataset.train_texts, *dataset.test_texts)
+    if tokeniser is None:
+        _say_dropped(dataset, share_dropped(texts, dataset.unicode))
+    documents = [list((tokeniser or dataset.tokenise)(text)) for text in texts]
+    if max_words is not None:
+        longer = sum(len(document) > max_words for document in documents)
+        if longer:
+            _log.warning(
+                "%s: %d of %d documents have more than %d words and are cut",
+                dataset.name,
+                longer,
+                len(texts),
+                max_words,
+            )
+        documents = [document[:max_words] for document in documents]
+    used = {token for document in documents for token in document}
     words, embedding = _table(used, vectors, oov, oov_variance)
     ids = {word: number for number, word in enumerate(words)}
+    rows = [[ids.get(word, UNKNOWN) for word in document] for document in documents]
     return EncodedTextDataset(
         name=dataset.name,
         label_names=dataset.label_names,
         words=words,
         embedding=embedding,
-        train_tokens=_pad(train, ids),
+        train_tokens=RaggedTokens.from_rows(rows[: len(dataset.train_texts)]),
         train_labels=np.asarray(dataset.train_labels, np.int32),
-        test_tokens=_pad(test, ids),
+        test_tokens=RaggedTokens.from_rows(rows[len(dataset.train_texts) :]),
         test_labels=np.asarray(dataset.test_labels, np.int32),
     )
 
@@ -105,11 +184,24 @@ def random_vector(word: str, dimension: int, variance: float) -> np.ndarray:
     return ((2.0 * unit - 1.0) * np.sqrt(3.0 * variance)).astype(np.float32)
 
 
-def _check(vectors: WordVectors, oov: str, max_length: Optional[int]) -> None:
+def _say_dropped(dataset: TextDataset, share: float) -> None:
+    if share > _LITTLE:
+        advice = (
+            ""
+            if dataset.unicode
+            else "; tokenise it with unicode=True (--tokeniser unicode), which keeps all letters"
+        )
+        _log.warning(
+            "%s: the tokeniser drops %.0f %% of the characters, punctuation not counted%s",
+            dataset.name, 100 * share, advice,
+        )  # fmt: skip
+
+
+def _check(vectors: WordVectors, oov: str, max_words: Optional[int]) -> None:
     if oov not in ("zero", "random"):
         raise InputError(f"oov must be 'zero' or 'random', found {oov!r}")
-    if max_length is not None and max_length < 1:
-        raise InputError(f"max_length must be at least 1 or None, found {max_length}")
+    if max_words is not None and max_words < 1:
+        raise InputError(f"max_words must be at least 1 or None, found {max_words}")
     if np.ndim(vectors.vectors) != 2 or len(vectors.vectors) != len(vectors.words):
         raise WordVectorError(
             f"{vectors.source}: {len(vectors.words)} words, vectors {np.shape(vectors.vectors)}"
@@ -140,12 +232,3 @@ def _table(
         known = word in rows
         table[number] = vectors.vectors[rows[word]] if known else random_vector(word, dimension, variance)
     return (PADDING_WORD, UNKNOWN_WORD, *kept), table
-
-
-def _pad(documents: list[tuple[str, ...]], ids: dict[str, int]) -> np.ndarray:
-    """int32 [N, L] of ids, right-padded with 0."""
-    length = max(1, max(map(len, documents), default=0))
-    tokens = np.full((len(documents), length), PADDING, np.int32)
-    for row, document in enumerate(documents):
-        tokens[row, : len(document)] = [ids.get(word, UNKNOWN) for word in document]
-    return tokens

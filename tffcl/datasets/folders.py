@@ -22,8 +22,9 @@ def data_folder(data_dir: Optional[PathLike]) -> tuple[Path, bool]:
     chosen = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
     if chosen is None:
         return download.cache_folder(), True
-    folder = Path(chosen).expanduser()
-    if not folder.is_dir():
+    folder = Path(os.path.expanduser(chosen))
+    # Here and elsewhere: os.path says no to what cannot be a path, a name of 300 characters, where pathlib raises.
+    if not os.path.isdir(folder):
         origin = "data_dir" if data_dir is not None else f"${ENVIRONMENT_VARIABLE}"
         raise DatasetError(f"{origin} {folder}: no such folder")
     return folder, False

@@ -26,12 +26,12 @@ def available() -> bool:
     return find_spec(PACKAGE) is not None and any(find_spec(name) for name in ("fastparquet", "pyarrow"))
 
 
-def read(wanted: Optional[Set[str]]) -> Iterator[tuple[str, np.ndarray, str]]:
+def read(wanted: Optional[Set[str]]) -> Iterator[tuple[Optional[str], np.ndarray, str]]:
     """(word, float32 [50], place) of the words in `wanted`; the matrix is mapped, not loaded."""
     folder = _folder()
     words = _words(folder / "glove_6B_index.parquet")
     try:
-        matrix = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r")
+        matrix = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise WordVectorError(f"{folder}: its vectors cannot be read ({error}); {_HINT}") from error
     if matrix.ndim != 2 or len(matrix) != len(words):

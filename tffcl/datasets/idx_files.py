@@ -6,18 +6,17 @@ unsigned byte), the number of dimensions, and that many 4-byte sizes.
 
 from __future__ import annotations
 
-import gzip
+import io
 import math
 import struct
-import zlib
 
 import numpy as np
 
+from tffcl import storage
 from tffcl.datasets import raw_files
 from tffcl.datasets.raw_files import PathLike
 from tffcl.errors import DatasetError
 
-_GZIP_START = b"\x1f\x8b"
 _UNSIGNED_BYTE = 0x08
 
 
@@ -32,45 +31,45 @@ def read_idx(path: PathLike, num_dimensions: int) -> np.ndarray:
       uint8 of `num_dimensions` dimensions, read-only.
 
     Raises:
-      DatasetError: no such file, a gzip file cut short, another magic number, an empty dimension, or fewer or
-        more bytes than the header promises.
+      DatasetError: no regular file, a gzip file cut short, another magic number, an empty dimension, or fewer or
+        more bytes than the header promises; no more of them are read.
     """
-    content = _plain_content(path)
-    magic = _UNSIGNED_BYTE << 8 | num_dimensions
-    start = 4 * (1 + num_dimensions)
-    found = int.from_bytes(content[:4], "big")
-    if len(content) < 4 or found != magic:
+    with raw_files.open_unzipped(path, "an IDX file") as file:
+        sizes = _read_sizes(file, path, num_dimensions)
+        expected = math.prod(sizes)
+        content = file.read(expected + 1)  # one more, which reaches the checksum of a gzip file
+    if len(content) != expected:
+        found = len(content) if len(content) < expected else "more"
+        raise DatasetError(
+            f"{path}: its header promises {_by(sizes)} = {expected} bytes of data, found {found}; fetch it again"
+        )
+    return np.frombuffer(content, np.uint8).reshape(sizes)
+
+
+def _read_sizes(file: io.BufferedReader, path: PathLike, num_dimensions: int) -> tuple[int, ...]:
+    """The sizes that the header promises, checked."""
+    magic, length = _UNSIGNED_BYTE << 8 | num_dimensions, 4 * (1 + num_dimensions)
+    header = file.read(length)
+    if header[:4] != magic.to_bytes(4, "big"):
         raise DatasetError(
             f"{path}: expected an IDX file of {num_dimensions} dimension{'s' * (num_dimensions > 1)}, magic number "
-            f"0x{magic:08X}, found 0x{content[:4].hex().upper() or '(nothing)'}; is it another file?"
+            f"0x{magic:08X}, found 0x{header[:4].hex().upper() or '(nothing)'}; is it another file?"
         )
-    if len(content) < start:
+    if len(header) < length:
         raise DatasetError(
-            f"{path}: breaks off within its header; expected {start} bytes, found {len(content)}"
+            f"{path}: breaks off within its header; expected {length} bytes, found {len(header)}"
         )
-    sizes = struct.unpack(f">{num_dimensions}I", content[4:start])
-    _check_length(path, sizes, len(content) - start)
-    return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
-
-
-def _check_length(path: PathLike, sizes: tuple[int, ...], found: int) -> None:
-    shape = " x ".join(map(str, sizes))
+    sizes = struct.unpack(f">{num_dimensions}I", header[4:])
     if 0 in sizes:
         raise DatasetError(
-            f"{path}: its header says {shape}, which is nothing; expected at least one of each"
+            f"{path}: its header says {_by(sizes)}, which is nothing; expected at least one of each"
         )
-    expected = math.prod(sizes)
-    if found != expected:
+    if math.prod(sizes) > storage.MAX_BYTES:
         raise DatasetError(
-            f"{path}: its header promises {shape} = {expected} bytes of data, found {found}; fetch it again"
+            f"{path}: its header promises {_by(sizes)} bytes of data; at most {storage.MAX_BYTES} are read"
         )
+    return sizes
 
 
-def _plain_content(path: PathLike) -> bytes:
-    content = raw_files.read_bytes(path)
-    if not content.startswith(_GZIP_START):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DatasetError(f"{path}: not a whole gzip file ({error}); fetch it again") from None
+def _by(sizes: tuple[int, ...]) -> str:
+    return " x ".join(map(str, sizes))

@@ -10,6 +10,7 @@ MNIST and Fashion-MNIST have the same file names, so their files must lie in a f
 from __future__ import annotations
 
 import dataclasses
+import os
 import string
 from pathlib import Path
 from typing import Optional
@@ -84,7 +85,7 @@ def read(name: str, layout: ImageLayout, paths: tuple[Path, ...]) -> ImageDatase
 
 def _either(place: Path, name: str) -> Optional[Path]:
     for path in (place / f"{name}.gz", place / name):
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     return None
 

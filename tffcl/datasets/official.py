@@ -11,6 +11,7 @@ A folder is searched for the files themselves and for a sub-folder with the set'
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -45,7 +46,7 @@ def find(layout: Layout, folder: Path) -> Optional[tuple[Path, ...]]:
     for place in (folder, *(folder / name for name in layout.folders)):
         for names in layout.file_sets:
             paths = tuple(place / name for name in names)
-            if all(path.is_file() for path in paths):
+            if all(map(os.path.isfile, paths)):
                 return paths
     return None
 
@@ -65,7 +66,7 @@ def read(name: str, layout: Layout, paths: tuple[Path, ...]) -> TextDataset:
             f"{layout.counts[1]} test rows, found {found[0]} and {found[1]}; "
             "a file is truncated or is another version: fetch it again"
         )
-    return from_texts(train, test, name)
+    return from_texts(train, test, name, unicode=False)
 
 
 def _parse_trec(paths: tuple[Path, ...], fine: bool) -> tuple[Rows, Rows]:

@@ -1,34 +1,111 @@
-"""Reading text files by bytes: one place that knows about line ends, encodings and missing files."""
+"""Reading data files by bytes: one place that knows about line ends, encodings, gzip, and files that are none."""
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import gzip
+import io
 import os
-from pathlib import Path
-from typing import Union
+import zlib
+from collections.abc import Iterator
+from typing import IO, Union, cast
 
-from tffcl.errors import DatasetError
+from tffcl import storage
+from tffcl.errors import DatasetError, InputError
 
 PathLike = Union[str, "os.PathLike[str]"]
 
+_GZIP_START = b"\x1f\x8b"
+_PROBE_BYTES = 1 << 16
+_UTF8_MARK = codecs.BOM_UTF8
+# A mark of UTF-32 begins with that of UTF-16.
+_WIDE_MARKS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
 
-def read_bytes(path: PathLike) -> bytes:
+
+def read_bytes(path: PathLike, max_bytes: int = storage.MAX_BYTES) -> bytes:
     """The whole file.
 
     Raises:
-      DatasetError: the file is missing, a folder, or cannot be read.
+      DatasetError: no regular file, one of more than `max_bytes`, or one that cannot be read.
+    """
+    return storage.read_regular(path, "a data file", max_bytes=max_bytes, error=DatasetError)
+
+
+def read_text(path: PathLike, encoding: str = "utf-8", max_bytes: int = storage.MAX_BYTES) -> str:
+    """The whole file as text, without a byte-order mark; see `read_bytes` and `decode`."""
+    return decode(read_bytes(path, max_bytes), encoding, path)
+
+
+@contextlib.contextmanager
+def open_unzipped(
+    path: PathLike, what: str, error: type[InputError] = DatasetError
+) -> Iterator[io.BufferedReader]:
+    """The bytes of a file, or what it holds if it is gzipped, as its content tells; whatever its size.
+
+    Whoever reads says how much; a small gzip file may hold any number of bytes.
+
+    Raises:
+      error: no regular file, or one that cannot be read to its end; also while it is read.
+    """
+    with storage.open_regular(path, what, max_bytes=None, error=error) as raw:
+        zipped = False
+        try:
+            zipped = cast(io.BufferedReader, raw).peek(2).startswith(_GZIP_START)
+            content = gzip.GzipFile(fileobj=raw) if zipped else raw
+            yield io.BufferedReader(cast(io.RawIOBase, content), _PROBE_BYTES)
+        except (OSError, EOFError, zlib.error) as problem:
+            place = "not a whole gzip file" if zipped else "cannot be read to its end"
+            raise error(f"{path}: {place} ({problem}); fetch it again") from problem
+
+
+def read_at_most(file: IO[bytes], path: PathLike, num_bytes: int) -> bytes:
+    """All that is left of a file, never holding more than `num_bytes`.
+
+    Raises:
+      DatasetError: there is more.
+    """
+    content = file.read(num_bytes + 1)
+    if len(content) > num_bytes:
+        raise DatasetError(f"{path}: holds more than {num_bytes} bytes; is it the right file?")
+    return content
+
+
+def mark_length(start: bytes, path: PathLike, error: type[InputError] = DatasetError) -> int:
+    """Bytes of the byte-order mark of UTF-8 that a text begins with.
+
+    Raises:
+      error: the text is UTF-16 or UTF-32, by its mark or by zeros in every other byte.
+    """
+    wide = next((name for mark, name in _WIDE_MARKS if start.startswith(mark)), None)
+    even, odd = start[0:16:2], start[1:16:2]
+    if wide is None and odd and any(even) != any(odd) and all(even) != all(odd):
+        wide = "UTF-16"
+    if wide:
+        raise error(f"{path}: is {wide} text; convert it to UTF-8: iconv -f {wide} -t UTF-8 FILE > NEW_FILE")
+    return len(_UTF8_MARK) * start.startswith(_UTF8_MARK)
+
+
+def decode(content: bytes, encoding: str, path: PathLike, errors: str = "strict") -> str:
+    """Decoded text without a byte-order mark.
+
+    Raises:
+      DatasetError: another encoding; names the line of the first wrong byte.
+      InputError: no such encoding.
     """
     try:
-        return Path(path).read_bytes()
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: no such file") from None
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def decode(content: bytes, encoding: str, path: PathLike) -> str:
-    """Decoded text; an error names the line of the first wrong byte."""
-    try:
-        return content.decode(encoding)
+        if not codecs.lookup(encoding).name.startswith(("utf-16", "utf-32")):
+            content = content[mark_length(content[:16], path) :]
+        return content.decode(encoding, errors).lstrip("\ufeff")
+    except LookupError:
+        raise InputError(
+            f"encoding: {encoding!r} is none that Python knows; expected utf-8, for example"
+        ) from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = content[error.start]

@@ -34,7 +34,7 @@ def load(name_or_path: PathLike, data_dir: Optional[PathLike] = None) -> TextDat
     if name == "sample":
         return sample.load()
     if name not in official.LAYOUTS:
-        if Path(name).exists():
+        if os.path.exists(name):
             return table_files.from_directory(name)
         raise DatasetError(f"{name}: no such data set or folder; known sets are {', '.join(NAMES)}")
     layout = official.LAYOUTS[name]

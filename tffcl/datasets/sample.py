@@ -13,7 +13,7 @@ from tffcl.datasets.text_dataset import TextDataset, from_texts
 
 def load() -> TextDataset:
     """The shipped sample: questions labelled abbreviation, description, entity, human, location or number."""
-    return from_texts(_rows("train.tsv"), _rows("test.tsv"), name="sample")
+    return from_texts(_rows("train.tsv"), _rows("test.tsv"), name="sample", unicode=False)
 
 
 def _rows(file_name: str) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -25,6 +26,7 @@ def from_files(
     label_column: str = "label",
     encoding: str = "utf-8",
     allow_unseen_labels: bool = False,
+    unicode: bool = True,
 ) -> TextDataset:
     """Reads one table for training and one for test; the format goes by the extension.
 
@@ -37,8 +39,9 @@ def from_files(
       name: what reports call the data set; None takes the training file's folder.
       text_column: column or key of the text.
       label_column: column or key of the label.
-      encoding: of both files; a UTF-8 byte-order mark is dropped.
+      encoding: of both files; a byte-order mark is dropped.
       allow_unseen_labels: as in `from_texts`.
+      unicode: as in `from_texts`.
 
     Returns:
       The data set.
@@ -48,13 +51,15 @@ def from_files(
     """
     train_rows, test_rows = (read_rows(path, text_column, label_column, encoding) for path in (train, test))
     name = name if name is not None else Path(train).resolve().parent.name
-    return from_texts(train_rows, test_rows, name=name, allow_unseen_labels=allow_unseen_labels)
+    return from_texts(
+        train_rows, test_rows, name=name, allow_unseen_labels=allow_unseen_labels, unicode=unicode
+    )
 
 
 def from_directory(folder: PathLike, **options: Any) -> TextDataset:
     """Reads `train.*` and `test.*` of a folder; options as in `from_files`."""
     folder = Path(folder)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DatasetError(
             f"{folder}: is a file; give the folder that holds train.* and test.*, or use from_files"
         )
@@ -74,15 +79,14 @@ def read_rows(
     reader = _READERS.get(Path(path).suffix.lower())
     if reader is None:
         raise DatasetError(f"{path}: unknown format; the extension must be one of {', '.join(_READERS)}")
-    text = raw_files.decode(raw_files.read_bytes(path), encoding, path).lstrip("\ufeff")
-    rows = reader(text, path, text_column, label_column)
+    rows = reader(raw_files.read_text(path, encoding), path, text_column, label_column)
     if not rows:
         raise DatasetError(f"{path}: holds no rows")
     return rows
 
 
 def _tables(folder: Path, part: str) -> list[Path]:
-    return [path for path in (folder / (part + ending) for ending in _READERS) if path.is_file()]
+    return [path for path in (folder / (part + ending) for ending in _READERS) if os.path.isfile(path)]
 
 
 def _only_table(folder: Path, part: str) -> Path:
@@ -98,12 +102,17 @@ def _read_csv(text: str, path: PathLike, text_column: str, label_column: str) ->
     reader = csv.reader(_keep_ends(text), strict=True)
     rows: list[tuple[int, list[str]]] = []
     line = 1
+    usual = csv.field_size_limit(
+        len(text) + 1
+    )  # of the whole process; 131,072 characters are no long document
     try:
         for fields in reader:
             rows.append((line, fields))
             line = reader.line_num + 1
     except csv.Error as error:
         raise DatasetError(f"{path}, line {line}: not CSV ({error})") from None
+    finally:
+        csv.field_size_limit(usual)
     return _pick(rows, path, text_column, label_column)
 
 
@@ -119,7 +128,7 @@ def _read_jsonl(text: str, path: PathLike, text_column: str, label_column: str) 
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DatasetError(f"{path}, line {number}: not JSON ({error})") from None
         if not isinstance(record, dict) or not {text_column, label_column} <= record.keys():
             raise DatasetError(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Union
 
 import numpy as np
 
+from tffcl.datasets.tokens import tokenise
 from tffcl.errors import DatasetError
+
+_INTEGER = re.compile(r"-?\d{1,18}")  # Python turns no more than 4,300 digits into a number
 
 Label = Union[str, int]
 Row = tuple[str, Label]
@@ -25,6 +29,8 @@ class TextDataset:
       test_texts: M documents.
       test_labels: int32 [M].
       label_names: the label space, sorted.
+      unicode: whether `tokenise` keeps the letters of every script; False for the published sets, whose words are
+        those of Kim's rule.
     """
 
     name: str
@@ -33,6 +39,11 @@ class TextDataset:
     test_texts: tuple[str, ...]
     test_labels: np.ndarray
     label_names: tuple[str, ...]
+    unicode: bool = True
+
+    def tokenise(self, text: str) -> list[str]:
+        """The tokens of a document; see `tffcl.datasets.tokenise`."""
+        return tokenise(text, unicode=self.unicode)
 
 
 def from_texts(
@@ -41,6 +52,7 @@ def from_texts(
     name: str = "texts",
     *,
     allow_unseen_labels: bool = False,
+    unicode: bool = True,
 ) -> TextDataset:
     """Makes a data set of rows that are already in memory.
 
@@ -52,6 +64,7 @@ def from_texts(
       test: as `train`.
       name: what reports call the data set.
       allow_unseen_labels: let labels into the label space that only `test` has.
+      unicode: whether the letters of every script are kept, see `TextDataset`.
 
     Returns:
       The data set; its label names are sorted (as numbers, if every label is an integer).
@@ -72,6 +85,7 @@ def from_texts(
         test_texts=test_texts,
         test_labels=np.array([ids[label] for label in test_names], np.int32),
         label_names=tuple(names),
+        unicode=unicode,
     )
 
 
@@ -106,7 +120,7 @@ def _label_name(label: object, where: str) -> str:
 
 def _order(names: Sequence[str]) -> Callable[[str], tuple[int, str]]:
     """Sort key: as numbers when every label is one, so that '10' follows '9'."""
-    if all(name.lstrip("-").isdecimal() for name in names):
+    if all(_INTEGER.fullmatch(name) for name in names):
         return lambda name: (int(name), name)
     return lambda name: (0, name)
 

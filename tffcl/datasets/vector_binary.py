@@ -16,14 +16,19 @@ _LONGEST_WORD = 1 << 12  # bytes; what has no space within that is not a word
 
 
 def read(
-    file: BinaryIO, path: Path, wanted: Optional[Set[str]], unicode_errors: str
-) -> Iterator[tuple[str, np.ndarray, str]]:
-    """(word, float32 [D], "vector n") of the wanted words.
+    file: BinaryIO,
+    path: Path,
+    wanted: Optional[Set[str]],
+    unicode_errors: str,
+    header: tuple[int, int],
+) -> Iterator[tuple[Optional[str], np.ndarray, str]]:
+    """(word, float32 [D], "vector n") of the wanted words; None for a word that is not UTF-8 if that is ignored.
 
     Raises:
       WordVectorError: fewer vectors than the header promises, or bytes after the last.
     """
-    count, dimension = (int(field) for field in file.readline().split())
+    file.readline()
+    count, dimension = header
     buffer, position = b"", 0
     for number in range(1, count + 1):
         place = f"{path}, vector {number}"
@@ -38,7 +43,7 @@ def read(
             )
         # some writers end each vector with a newline, some do not
         word = vector_text.decode(buffer[position:space].lstrip(b"\n"), unicode_errors, place)
-        if word is not None and (wanted is None or word in wanted):
+        if word is None or wanted is None or word in wanted:
             yield word, np.frombuffer(buffer[space + 1 : end], "<f4").astype(np.float32), f"vector {number}"
         position = end
     if (buffer[position:] + file.read(1)).strip():

@@ -13,6 +13,7 @@ import numpy as np
 from tffcl.errors import WordVectorError
 
 _PROBE_LINES = 100
+_LONGEST_LINE = 1 << 21  # bytes: 65,536 numbers of up to 31 characters
 
 
 def read(
@@ -21,17 +22,19 @@ def read(
     wanted: Optional[Set[str]],
     unicode_errors: str,
     header: Optional[tuple[int, int]],
-) -> Iterator[tuple[str, np.ndarray, str]]:
-    """(word, float32 [D], "line n") of the wanted words; every line's number of fields is checked."""
+) -> Iterator[tuple[Optional[str], np.ndarray, str]]:
+    """(word, float32 [D], "line n") of the wanted words; None for a word that is not UTF-8 if that is ignored.
+
+    Every line's number of fields is checked.
+    """
     if header:
         file.readline()
     first_number = 2 if header else 1
-    probe = list(itertools.islice(file, _PROBE_LINES))
+    lines = _lines(file, path, first_number)
+    probe = list(itertools.islice(lines, _PROBE_LINES))
     dimension = header[1] if header else _common_dimension(probe, path)
-    if dimension < 1:
-        raise WordVectorError(f"{path}, line 1: the header promises vectors of dimension {dimension}")
     count = 0
-    for number, line in enumerate(itertools.chain(probe, file), first_number):
+    for number, line in enumerate(itertools.chain(probe, lines), first_number):
         # a file's last line may be empty; only spaces may end a line (word2vec's own tool writes one)
         line = line.rstrip(b" \r\n")
         if not line:
@@ -45,6 +48,17 @@ def read(
             f"{path}: the header promises {header[0]} vectors, found {count}; the file is truncated, or its "
             f"first line should be '{count} {dimension}'"
         )
+
+
+def _lines(file: BinaryIO, path: Path, number: int) -> Iterator[bytes]:
+    """The lines of a file, each of which may stand in memory."""
+    while line := file.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
+            raise WordVectorError(
+                f"{path}, line {number}: is longer than {_LONGEST_LINE} bytes; is it a file of word vectors?"
+            )
+        yield line
+        number += 1
 
 
 def is_number(field: bytes) -> bool:
@@ -73,8 +87,8 @@ def _common_dimension(lines: list[bytes], path: Path) -> int:
 
 def _parse(
     line: bytes, dimension: int, wanted: Optional[Set[str]], unicode_errors: str, place: str
-) -> Optional[tuple[str, np.ndarray]]:
-    """The word and vector of a line, or None if nobody wants the word."""
+) -> Optional[tuple[Optional[str], np.ndarray]]:
+    """The word and vector of a line, or None if nobody wants the word; the word is None as in `read`."""
     fields = line.rsplit(b" ", dimension)
     if len(fields) != dimension + 1 or not is_number(fields[1]):
         found = len(line.split(b" ")) - 1
@@ -88,7 +102,9 @@ def _parse(
             f"{_shown(line)}"
         )
     word = decode(fields[0], unicode_errors, place)
-    if word is None or (wanted is not None and word not in wanted):
+    if word is None:
+        return None, np.zeros(0, np.float32)
+    if wanted is not None and word not in wanted:
         return None
     try:
         # what float32 cannot hold becomes inf here, and is refused with the other values that are not finite

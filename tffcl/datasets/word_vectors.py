@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -13,6 +14,8 @@ import numpy as np
 
 from tffcl.datasets import glove_package, vector_files
 from tffcl.errors import InputError, WordVectorError
+
+_log = logging.getLogger(__name__)
 
 _FILE_ENDINGS = (".txt", ".vec", ".bin", ".kv", ".gz", ".model", ".npy", ".zip")
 
@@ -37,19 +40,20 @@ def load_word_vectors(
     vocabulary: Optional[Collection[str]] = None,
     *,
     unicode_errors: str = "strict",
+    allow_pickle: bool = False,
 ) -> WordVectors:
     """Reads the vectors of the words in `vocabulary`; the file is streamed, other words never stay in memory.
 
     Args:
-      source: a path to word2vec text or binary (`.gz` too), GloVe text (which has no header), or a gensim
-        `KeyedVectors` file (`.kv`; a pickle, so load only files that you trust); or "glove-50" for the
-        vectors of the package of the `glove` extra; or a name that `gensim.downloader` knows, e.g.
-        "glove-wiki-gigaword-100".
+      source: a path to word2vec text or binary, or to GloVe text (which has no header), each gzipped or not; or
+        "glove-50" for the vectors of the package of the `glove` extra; or a name that `gensim.downloader` knows,
+        e.g. "glove-wiki-gigaword-100". With `allow_pickle`, also a gensim `KeyedVectors` file (`.kv`).
       vocabulary: the words to keep; None keeps all.
       unicode_errors: what to do with a word that is not UTF-8: "strict" raises, "ignore" skips that word.
+      allow_pickle: read a file that is a pickle, which runs code of its writer: only for files that you trust.
 
     Returns:
-      The words that were found, in file order; the first of a repeated word wins.
+      The words that were found, in file order. The first of a repeated word wins; how many were skipped is logged.
 
     Raises:
       WordVectorError: no such file or name, a malformed line, a wrong dimension or count, or a value that is
@@ -62,7 +66,7 @@ def load_word_vectors(
     if str(source) == "glove-50":
         rows = glove_package.read(wanted)
     else:
-        rows = vector_files.read(_path_of(source), wanted, unicode_errors)
+        rows = vector_files.read(_path_of(source), wanted, unicode_errors, allow_pickle)
     return _collect(rows, str(source))
 
 
@@ -125,14 +129,12 @@ def stable_hash(text: str) -> int:
 
 def _path_of(source: Union[str, os.PathLike[str]]) -> Path:
     """The file to read: `source` itself, or what gensim downloads under that name."""
-    path = Path(source)
-    if path.is_file():
-        return path
     text = str(source)
-    if path.exists() or os.sep in text or text.lower().endswith(_FILE_ENDINGS):
-        what = "a folder, not a file" if path.is_dir() else "no such file of word vectors"
+    if os.path.lexists(source):
+        return Path(source)
+    if os.sep in text or text.lower().endswith(_FILE_ENDINGS):
         raise WordVectorError(
-            f"{text}: {what}; give a word2vec, GloVe or gensim file, 'glove-50' or a gensim name"
+            f"{text}: no such file of word vectors; give a word2vec or GloVe file, 'glove-50' or a gensim name"
         )
     return _download(text)
 
@@ -160,12 +162,15 @@ def _unreachable(name: str, error: Exception) -> WordVectorError:
     )
 
 
-def _collect(rows: Iterator[tuple[str, np.ndarray, str]], source: str) -> WordVectors:
+def _collect(rows: Iterator[tuple[Optional[str], np.ndarray, str]], source: str) -> WordVectors:
     """Stacks (word, vector, place) rows; refuses values that are not finite."""
     words: dict[str, int] = {}
     vectors: list[np.ndarray] = []
+    unreadable = repeated = 0
     for word, vector, place in rows:
-        if word in words:
+        if word is None or word in words:
+            unreadable += word is None
+            repeated += word is not None
             continue
         if not np.isfinite(vector).all():
             raise WordVectorError(
@@ -173,6 +178,10 @@ def _collect(rows: Iterator[tuple[str, np.ndarray, str]], source: str) -> WordVe
             )
         words[word] = len(vectors)
         vectors.append(vector)
+    if repeated:
+        _log.warning("%s: %d words come again; each keeps its first vector", source, repeated)
+    if unreadable:
+        _log.warning("%s: %d words that are not UTF-8 are skipped", source, unreadable)
     if not vectors:
         raise WordVectorError(
             f"{source}: holds no vector of any wanted word; is it the right language and case?"

@@ -61,6 +61,7 @@ class ServerSideTraining:
             raise errors.InputError(f"learning_rate: expected a positive number, found {self.learning_rate}")
 
 
+@errors.checked_arguments
 def build_server_side_training(
     inner: FinalizerProcess,
     classifier: MLP,

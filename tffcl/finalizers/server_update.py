@@ -14,6 +14,7 @@ from tffcl.templates import FinalizerProcess
 from tffcl.templates.placed import at_server
 
 
+@errors.checked_arguments
 def build_server_update(
     shared_type: tff.TensorType,
     optimizer: tff.learning.optimizers.Optimizer | None = None,

@@ -1,4 +1,8 @@
-"""Keras layers with decomposed kernels, and the pure functions under them."""
+"""Keras layers with decomposed kernels, and the pure functions under them.
+
+Importing this package registers the layers with Keras: `tf.keras.models.load_model` of a saved model that has them
+needs no more than that, and fails without it.
+"""
 
 from tffcl.layers.alignment import ForeignAlignment
 from tffcl.layers.autoregressive import AutoregressiveMask

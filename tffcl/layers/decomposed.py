@@ -34,7 +34,7 @@ class _Decomposed(tf.keras.layers.Layer):
         self.base = base
         self.mask_logits = self.add_weight("mask_logits", [shape[-1]], initializer="zeros")
         self.adaptive = self.add_weight("adaptive", shape, initializer="zeros")
-        self.adaptive.assign(base / self.adaptive_factor)
+        self.adaptive.assign(_uncast(base) / self.adaptive_factor)
         if self.num_foreign:
             self.attention = self.add_weight("attention", [self.num_foreign], initializer="zeros")
             self.foreign = self.add_weight(
@@ -64,6 +64,11 @@ class _Decomposed(tf.keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return dict(super().get_config(), num_foreign=self.num_foreign, adaptive_factor=self.adaptive_factor)
+
+
+def _uncast(variable: tf.Variable) -> tf.Tensor:
+    """A variable's value as it is: Keras reads it in the precision of the call that builds the layer."""
+    return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
 
 @tf.keras.utils.register_keras_serializable("tffcl")

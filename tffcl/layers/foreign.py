@@ -18,26 +18,35 @@ from tffcl.layers.kernels import KernelLayout
 
 
 def foreign_responses(
-    layout: KernelLayout, foreign: tf.Tensor, tokens: tf.Tensor, vectors: tf.Tensor, batch_size: int = 64
+    layout: KernelLayout,
+    foreign: tf.Tensor,
+    tokens: tf.Tensor,
+    start: tf.Tensor,
+    length: tf.Tensor,
+    vectors: tf.Tensor,
+    batch_size: int = 64,
 ) -> tf.Tensor:
     """What every document makes of every foreign kernel, for either sign of its attention.
 
     Args:
       layout: convolution kernels `[width, D, F]`.
       foreign: A_k, float32 `[k, layout.size]`; k may be 0.
-      tokens: int32 `[N, L]`.
+      tokens: int32 `[W]`, the words of N documents, as `windows.padded` takes them.
+      start: int32 `[N]`.
+      length: int32 `[N]`.
       vectors: float32 `[V, D]`.
       batch_size: documents at a time, which bounds memory.
 
     Returns:
       relu(c_max) and relu(-c_min), float32 `[N, k, 2, features]`; features = filters of all kernels.
     """
-    documents, entries, features = tf.shape(tokens)[0], tf.shape(foreign)[0], layout.mask_size
+    documents, entries, features = tf.shape(start)[0], tf.shape(foreign)[0], layout.mask_size
     kernels = _side_by_side(layout, foreign)
     chunks = tf.where(entries > 0, -(-documents // batch_size), 0)
 
     def one_chunk(index: tf.Tensor, written: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-        rows = tokens[index * batch_size : (index + 1) * batch_size]
+        part = slice(index * batch_size, (index + 1) * batch_size)
+        rows = windows.padded(tokens, start[part], length[part])
         largest, smallest = windows.pooled_extremes(rows, vectors, kernels)
         sides = [_by_entry(layout, tf.nn.relu(side), entries) for side in (largest, -smallest)]
         return index + 1, written.write(index, tf.stack(sides, axis=2))

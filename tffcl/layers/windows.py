@@ -1,6 +1,7 @@
 """Convolution over documents of unequal length without computing on padding (Kim, 2014).
 
-A batch of documents is `[N, L]` word ids, 0 where there is no word. Only the windows that lie inside a document
+Documents stand in memory one after the other, as a ragged tensor has them; `padded` makes a batch of them dense,
+`[N, L]` word ids, 0 where there is no word. Only the windows that lie inside a document
 are gathered, so the work grows with the words that are there and not with the longest document. A document
 shorter than the widest filter is lengthened with the zero vector; nothing beyond it can win the max-pool, so a
 document scores the same alone and in any batch.
@@ -25,6 +26,19 @@ class Windows:
 
     vectors: tf.Tensor
     document: tf.Tensor
+
+
+def padded(tokens: tf.Tensor, start: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+    """A batch of documents, int32 `[N, L]`, right-padded with 0 to its longest one.
+
+    Args:
+      tokens: int32 `[W]`, word ids of any documents.
+      start: int32 `[N]`.
+      length: int32 `[N]`; document n is `tokens[start[n] : start[n] + length[n]]`.
+    """
+    place = tf.range(tf.maximum(tf.reduce_max(length), 0))  # the maximum of nothing is the least number
+    inside = place < length[:, None]
+    return tf.where(inside, tf.gather(tokens, tf.where(inside, start[:, None] + place, 0)), 0)
 
 
 def lengths(tokens: tf.Tensor, widest: int) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Callable
 
@@ -31,10 +32,11 @@ def decompose(model: tf.keras.Model, num_foreign: int = 0, adaptive_factor: floa
 
     Returns:
       A Keras model of the same inputs and outputs; `layer.base`, `layer.mask_logits`, `layer.adaptive` and, with
-      `num_foreign`, `layer.attention` and `layer.foreign` are its variables.
+      `num_foreign`, `layer.attention` and `layer.foreign` are its variables. Save it as any Keras model; a program that
+      loads it imports `tffcl.layers` first, which registers these layers with Keras.
 
     Raises:
-      InputError: the model is not built, has no layer to decompose, or normalises by batch statistics.
+      InputError: the model is not built, has no layer to decompose, or has one that changes weights of its own.
     """
     check_supported(model)
 
@@ -98,14 +100,7 @@ def check_supported(model: tf.keras.Model) -> None:
         raise errors.InputError(
             f"model: {subclassed[0]} is neither functional nor sequential, so its layers cannot be replaced"
         )
-    normalising = [
-        type(part).__name__ for part in parts if isinstance(part, tf.keras.layers.BatchNormalization)
-    ]
-    if normalising:
-        raise errors.InputError(
-            f"model: {normalising[0]} keeps statistics that are neither averaged nor a task's own; "
-            "use LayerNormalization"
-        )
+    _check_updates(model)
     kinds = [type(layer) for layer in leaf_layers(model)]
     if not any(kind in _DECOMPOSED for kind in kinds):
         raise errors.InputError(
@@ -116,3 +111,25 @@ def check_supported(model: tf.keras.Model) -> None:
 def _has_graph(model: tf.keras.Model) -> bool:
     """Whether Keras knows how the layers of a model are connected."""
     return bool(getattr(model, "inputs", None)) and hasattr(model, "output_names")
+
+
+def _check_updates(model: tf.keras.Model) -> None:
+    """Refuses what a training step changes past the gradients: statistics of batches, power iterations, states."""
+    inputs = [one.type_spec for one in model.inputs]
+    traced = tf.function(lambda *given: model(given if len(given) > 1 else given[0], training=True))
+    try:
+        graph = traced.get_concrete_function(*inputs).graph.as_graph_def()
+    except Exception as error:  # whatever a layer raises
+        where = re.search(r"layer '.*?' \(type \w+\)", str(error))
+        raise errors.InputError(
+            f"model: {where[0] if where else 'a layer'} cannot be compiled for training ({type(error).__name__})"
+        ) from error
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    scopes = [node.name.split("/") for node in nodes if node.op.startswith(("Assign", "ResourceScatter"))]
+    if scopes:
+        changed = [layer for layer in leaf_layers(model) if any(layer.name in scope for scope in scopes)]
+        named = f"{type(changed[0]).__name__} {changed[0].name!r}" if changed else "a layer"
+        raise errors.InputError(
+            f"model: {named} changes what it keeps while it trains, which is neither averaged nor a task's own; "
+            "freeze it (trainable=False, stateful=False), or take LayerNormalization for BatchNormalization"
+        )

@@ -11,10 +11,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
+from tffcl.layers import windows
 from tffcl.layers.kernels import VectorLayout
 from tffcl.models.encoder_base import INITIAL_LOG_SCALE, Encoder, LayeredEncoder, draw, mean_of
 from tffcl.models.encoder_frozen import FrozenEncoder
-from tffcl.models.network import Tensors
+from tffcl.models.network import Tensors, document_types
 
 __all__ = [
     "Encoder",
@@ -165,8 +166,9 @@ class VectorEncoder(LayeredEncoder):
 class TextEncoder(LayeredEncoder):
     """Linear layers with ReLU on the mean of a document's word vectors.
 
-    The examples are `tokens`, int32 `[N, L]`, rows of the context's `vectors`, float32 `[V, dimension]`. Row 0
-    (padding) and row 1 (the unknown word) do not count; a document without any other word is the zero vector.
+    The context and the examples are documents one after the other, as `tffcl.program.TextClientData` has them. Row 0 of
+    the vectors (padding) and row 1 (the unknown word) do not count; a document without any other word is the zero
+    vector.
 
     Attributes:
       dimension: of the word vectors.
@@ -190,13 +192,13 @@ class TextEncoder(LayeredEncoder):
 
     @property
     def context_type(self) -> OrderedDict:
-        """`vectors`, float32 `[V, dimension]`."""
-        return OrderedDict(vectors=tff.TensorType(np.float32, [None, self.dimension]))
+        """`vectors`, float32 `[V, dimension]`, and `tokens`, int32 `[W]`."""
+        return document_types(self.dimension)[0]
 
     @property
     def example_type(self) -> OrderedDict:
-        """`tokens`, int32 `[N, L]`."""
-        return OrderedDict(tokens=tff.TensorType(np.int32, [None, None]))
+        """`start` and `length`, int32 `[N]`."""
+        return document_types(self.dimension)[1]
 
     @property
     def num_features(self) -> int:
@@ -204,10 +206,12 @@ class TextEncoder(LayeredEncoder):
         return self.dimension
 
     def _features(self, parts: Tensors, context: Tensors, examples: Tensors) -> tf.Tensor:
-        tokens = examples["tokens"]
-        known = tf.cast(tokens > 1, tf.float32)
-        total = tf.reduce_sum(tf.gather(context["vectors"], tokens) * known[..., None], axis=1)
-        return total / tf.maximum(tf.reduce_sum(known, axis=1, keepdims=True), 1.0)
+        tokens = windows.padded(context["tokens"], examples["start"], examples["length"])
+        counting = tf.range(tf.shape(context["vectors"])[0]) > 1
+        vectors = tf.where(counting[:, None], context["vectors"], 0.0)
+        words = windows.gather_windows(windows.pad_tokens(tokens, 1), vectors, 1, 1)
+        known = tf.math.count_nonzero(tokens > 1, axis=1, keepdims=True, dtype=tf.float32)
+        return tf.math.segment_sum(words.vectors, words.document) / tf.maximum(known, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)

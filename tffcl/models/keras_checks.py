@@ -13,7 +13,7 @@ def checked_head(model: tf.keras.Model) -> tf.keras.layers.Layer:
 
     Raises:
       InputError: the model has no such layer, or asks for what federated local training would leave out without a
-        word: other randomness than Dropout, regularizers, constraints, weights that are not float32.
+        word: other randomness than Dropout, regularizers, constraints, weights or products that are not float32.
     """
     check_supported(model)
     for name, tensors in (("input", model.inputs), ("output", model.outputs)):
@@ -25,6 +25,7 @@ def checked_head(model: tf.keras.Model) -> tf.keras.layers.Layer:
     if len(model.outputs[0].shape) != 2:
         raise errors.InputError(f"model: expected logits [N, classes], found shape {model.outputs[0].shape}")
     _check_weights(model)
+    _check_precision(model)
     _check_randomness(model)
     _check_losses(model)
     return head
@@ -38,6 +39,15 @@ def _check_weights(model: tf.keras.Model) -> None:
             )
         if weight.constraint is not None:
             raise errors.InputError(f"model: the constraint on {weight.name} would be ignored; leave it out")
+
+
+def _check_precision(model: tf.keras.Model) -> None:
+    for layer in _layers(model):
+        if layer.weights and layer.compute_dtype != "float32":
+            raise errors.InputError(
+                f"model: expected layers that compute in float32, found {layer.name} in {layer.compute_dtype}; local "
+                "training scales no losses, so build the model under the policy 'float32'"
+            )
 
 
 def _check_losses(model: tf.keras.Model) -> None:

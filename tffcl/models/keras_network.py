@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from tffcl.layers.kernels import KernelLayout, VectorLayout
 from tffcl.models.decompose import clone, is_decomposable, leaf_layers
 from tffcl.models.keras_checks import checked_head, is_plain_dropout
 from tffcl.models.network import Classifier, Tensors, dropout
+
+logger = logging.getLogger(__name__)
 
 
 class KeyedDropout(tf.keras.layers.Layer):
@@ -34,7 +37,9 @@ class KerasNetwork(Classifier):
     """Applies a Keras model with weights that come as flat vectors; the model's own variables stay as they are.
 
     The kernels of all Dense, Conv1D and Conv2D layers except the head are shared and decomposed; biases, the head
-    and the weights of other layers belong to a task. Weights that are not trainable stay as they are.
+    and the weights of other layers (recurrent, embeddings, normalisation) belong to a task: each task starts from the
+    model's own. Weights that are not trainable stay as they are. `weights_by_role` lists which are which, and a line of
+    the log says so where layers other than the head are not shared.
 
     Args:
       model: a built functional or sequential model of one input, whose last layer is a Dense head giving logits.
@@ -55,6 +60,7 @@ class KerasNetwork(Classifier):
         self.num_foreign, self.max_classes = num_foreign, head.units
         self._set_layouts(self._model.get_layer(head.name))
         self.shareable = tuple(name for name, _ in self.local.parts)
+        self._log_roles(head.name)
         shape = [None, *model.inputs[0].shape[1:]]
         dtype = model.inputs[0].dtype.as_numpy_dtype
         self.context_type = OrderedDict()
@@ -79,6 +85,37 @@ class KerasNetwork(Classifier):
                 "model: no trainable Dense, Conv1D or Conv2D layer below the head to share"
             )
         self.kernels, self.local = KernelLayout(tuple(kernels)), VectorLayout(tuple(local))
+
+    @property
+    def weights_by_role(self) -> dict[str, dict[str, int]]:
+        """How many entries each weight has: those `shared`, those `local` to a client's task, those `frozen`.
+
+        Names are those of `kernels` and `local`: the weight's number in `model.weights`, then Keras's name.
+        """
+        sizes = {name: first.size for name, first in zip(self._names, self._first)}
+        shared, local = ([name for name, _ in layout.parts] for layout in (self.kernels, self.local))
+        frozen = [name for name in self._names if name not in {*shared, *local}]
+        roles = {"shared": shared, "local": local, "frozen": frozen}
+        return {role: {name: sizes[name] for name in names} for role, names in roles.items()}
+
+    def _log_roles(self, head: str) -> None:
+        """Says what starts anew with every task, as a warning where whole layers below the head do."""
+        sizes = {role: sum(weights.values()) for role, weights in self.weights_by_role.items()}
+        trained = sizes["shared"] + sizes["local"]
+        whole = [
+            f"{layer.name} ({layer.count_params():,})"
+            for layer in leaf_layers(self._model)
+            if layer.trainable_weights and layer.name != head and not is_decomposable(layer)
+        ]
+        logger.log(
+            logging.WARNING if whole else logging.INFO,
+            "KerasNetwork: %s of %s trained weights are shared, the kernels of Dense, Conv1D and Conv2D layers below "
+            "the head; %s start anew with every task: biases, the head%s",
+            f"{sizes['shared']:,}",
+            f"{trained:,}",
+            f"{sizes['local']:,}",
+            "".join(f", {one}" for one in whole),
+        )
 
     def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
         """The kernels that the model was built with: the first base is the model's own."""

@@ -10,7 +10,9 @@ import abc
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tffcl.layers.kernels import KernelLayout, VectorLayout, glorot_limit
 
@@ -171,6 +173,19 @@ class Classifier(Network):
         """Cross-entropy of each example in nats."""
         logits = self.logits(kernels, local, attention, context, examples, dropout_key)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], logits)
+
+
+def document_types(embedding_size: int) -> tuple[OrderedDict, OrderedDict]:
+    """Types of the context and the examples of text, without labels: documents one after the other.
+
+    The context has `vectors`, float32 `[V, D]`, and `tokens`, int32 `[W]`, rows of them; row 0 is the zero vector.
+    Document n is `tokens[start[n] : start[n] + length[n]]`.
+    """
+    context = OrderedDict(
+        vectors=tff.TensorType(np.float32, [None, embedding_size]), tokens=tff.TensorType(np.int32, [None])
+    )
+    number = tff.TensorType(np.int32, [None])
+    return context, OrderedDict(start=number, length=number)
 
 
 def dropout(values: tf.Tensor, rate: float, key: tf.Tensor | None) -> tf.Tensor:

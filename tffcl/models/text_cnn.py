@@ -13,7 +13,7 @@ from tffcl import errors
 from tffcl.layers import foreign as foreign_lib
 from tffcl.layers import windows
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.models.network import Classifier, Tensors, dropout, glorot_uniform
+from tffcl.models.network import Classifier, Tensors, document_types, dropout, glorot_uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +64,8 @@ class _TextNetwork(Classifier):
         self.kernels = KernelLayout(
             tuple((f"conv_{k}", (k, config.embedding_size, config.num_filters)) for k in config.kernel_sizes)
         )
-        self.context_type = OrderedDict(vectors=tff.TensorType(np.float32, [None, config.embedding_size]))
-        self.example_type = OrderedDict(
-            tokens=tff.TensorType(np.int32, [None, None]), label=tff.TensorType(np.int32, [None])
-        )
+        self.context_type, documents = document_types(config.embedding_size)
+        self.example_type = OrderedDict(documents, label=tff.TensorType(np.int32, [None]))
         self.prepared_type = self.example_type
 
     @property
@@ -90,7 +88,8 @@ class _TextNetwork(Classifier):
     def _features(self, kernels: tf.Tensor, local: Tensors, context: Tensors, examples: Tensors) -> tf.Tensor:
         own = self.kernels.split(kernels)
         biases = [local[f"bias_{k}"] for k in self.config.kernel_sizes]
-        return windows.pooled_convolution(examples["tokens"], context["vectors"], list(own.values()), biases)
+        tokens = windows.padded(context["tokens"], examples["start"], examples["length"])
+        return windows.pooled_convolution(tokens, context["vectors"], list(own.values()), biases)
 
 
 class TextCNN(_TextNetwork):
@@ -166,8 +165,14 @@ class AlignedTextCNN(_TextNetwork):
         return tf.random.stateless_uniform(self.attention_shape, key, 1.0 - scale, 1.0 + scale)
 
     def prepare(self, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
-        tokens, vectors = examples["tokens"], context["vectors"]
-        responses = foreign_lib.foreign_responses(self.kernels, foreign, tokens, vectors)
+        responses = foreign_lib.foreign_responses(
+            self.kernels,
+            foreign,
+            context["tokens"],
+            examples["start"],
+            examples["length"],
+            context["vectors"],
+        )
         return OrderedDict(**examples, foreign=responses)
 
     def batch(self, examples: Tensors, rows: tf.Tensor) -> Tensors:

@@ -64,6 +64,15 @@ def check_task(process: ContinualProcess, task: AnyTask, where: str) -> None:
         return
     for name, context in (("context", task.context), ("test_context", task.test_context)):
         _check_tensors(context, raw["context"], f"{where}, {name}")
+        if "tokens" in context and "vectors" in context:
+            # 0 is what shorter documents are lengthened with
+            _check_range(
+                context["tokens"],
+                len(context["vectors"]),
+                f"{where}, {name}: token",
+                "rows of its vectors",
+                1,
+            )
     for name, examples, context in (
         ("train", task.train, task.context),
         ("validation", task.validation, task.context),
@@ -120,16 +129,19 @@ def _check_examples(
         raise InputError(f"{where}: tensors with different numbers of examples: {sizes}")
     if num_classes is not None and "label" in examples:
         _check_range(examples["label"], num_classes, f"{where}: label", "the task's classes")
-    if "tokens" in examples and "vectors" in context:
-        _check_range(examples["tokens"], len(context["vectors"]), f"{where}: token", "rows of its vectors")
+    if "tokens" in context and {"start", "length"} <= set(examples):
+        start, length = (examples[name].astype(np.int64) for name in ("start", "length"))
+        for name, places in (("start", start), ("length", length), ("start + length", start + length)):
+            bound = len(context["tokens"]) + 1
+            _check_range(places, bound, f"{where}: {name}", "places in the tokens of its context")
 
 
-def _check_range(values: np.ndarray, bound: int, what: str, meaning: str) -> None:
-    wrong = np.argwhere((values < 0) | (values >= bound))
+def _check_range(values: np.ndarray, bound: int, what: str, meaning: str, least: int = 0) -> None:
+    wrong = np.argwhere((values < least) | (values >= bound))
     if len(wrong):
         place = tuple(wrong[0])
         raise InputError(
-            f"{what} {values[place]} at row {place[0]}; expected 0..{bound - 1}, {meaning} "
+            f"{what} {values[place]} at row {place[0]}; expected {least}..{bound - 1}, {meaning} "
             f"({len(wrong)} such)"
         )
 

@@ -9,7 +9,7 @@ from typing import Optional, Protocol, Union
 
 import numpy as np
 
-from tffcl.datasets import EncodedTextDataset
+from tffcl.datasets import EncodedTextDataset, RaggedTokens
 from tffcl.errors import InputError
 from tffcl.streams import TaskStream
 
@@ -127,9 +127,10 @@ class TextClientData(StreamData):
     """Documents divided by a stream; each set carries only the word vectors that it uses.
 
     The tensors of a task are
-      context: vectors float32 [Vc, D]; row 0 (padding) and row 1 (the unknown word) are zero.
-      examples: tokens int32 [N, L], rows of `vectors`, right-padded with 0, where L is the set's own longest
-        document; label int32 [N], the place of the document's label in `Task.labels`.
+      context: vectors float32 [Vc, D]; row 0 (padding) and row 1 (the unknown word) are zero. tokens int32 [W], rows
+        of `vectors`: the words of all documents of the sets, one document after the other.
+      examples: start and length int32 [N]; document n is `tokens[start[n] : start[n] + length[n]]`. label int32 [N],
+        the place of the document's label in `Task.labels`.
     Train and validation share a context.
 
     Attributes:
@@ -149,36 +150,29 @@ class TextClientData(StreamData):
         data, part = self.dataset, self.stream.task(client, task)
         numbers = np.full(len(data.label_names), -1, np.int32)
         numbers[list(part.labels)] = np.arange(len(part.labels))
-        context, train, validation = _own_words(
-            data.embedding, data.train_tokens[part.train], data.train_tokens[part.validation]
-        )
-        test_context, test = _own_words(data.embedding, data.test_tokens[part.test])
+        train, validation = (data.train_tokens.take(rows) for rows in (part.train, part.validation))
+        test = data.test_tokens.take(part.test)
         return ClientTask(
-            context=context,
-            train=_examples(train, numbers[data.train_labels[part.train]]),
-            validation=_examples(validation, numbers[data.train_labels[part.validation]]),
-            test_context=test_context,
-            test=_examples(test, numbers[data.test_labels[part.test]]),
+            context=_own_words(data.embedding, train.values, validation.values),
+            train=_examples(train, 0, numbers[data.train_labels[part.train]]),
+            validation=_examples(validation, len(train.values), numbers[data.train_labels[part.validation]]),
+            test_context=_own_words(data.embedding, test.values),
+            test=_examples(test, 0, numbers[data.test_labels[part.test]]),
             num_classes=len(part.labels),
         )
 
 
-def _examples(tokens: np.ndarray, labels: np.ndarray) -> Tensors:
-    return OrderedDict(tokens=tokens, label=labels)
+def _examples(tokens: RaggedTokens, first: int, labels: np.ndarray) -> Tensors:
+    """Documents whose words stand in the context from place `first` on."""
+    start = (first + tokens.row_splits[:-1]).astype(np.int32)
+    return OrderedDict(start=start, length=tokens.lengths, label=labels)
 
 
-def _own_words(embedding: np.ndarray, *token_sets: np.ndarray) -> tuple:
-    """The context of the words in use, and each set of tokens re-numbered and cut to its longest document."""
-    trimmed = [_trim(tokens) for tokens in token_sets]
-    used = np.unique(np.concatenate([tokens.ravel() for tokens in trimmed]))
+def _own_words(embedding: np.ndarray, *token_sets: np.ndarray) -> Tensors:
+    """The vectors of the words in use, and the tokens of all sets (int32 [W] each) numbered by them."""
+    tokens = np.concatenate(token_sets)
+    used = np.unique(tokens)
     kept = np.concatenate([[0, 1], used[used > 1]]).astype(np.int64)
     numbers = np.zeros(len(embedding), np.int32)
     numbers[kept] = np.arange(len(kept))
-    vectors = np.ascontiguousarray(embedding[kept], np.float32)
-    return (OrderedDict(vectors=vectors), *(numbers[tokens] for tokens in trimmed))
-
-
-def _trim(tokens: np.ndarray) -> np.ndarray:
-    """int32 [N, L] without the columns, at the right, that are padding in every row; at least one stays."""
-    used = np.flatnonzero((tokens != 0).any(axis=0))
-    return tokens[:, : max(1, used[-1] + 1 if used.size else 1)]
+    return OrderedDict(vectors=np.ascontiguousarray(embedding[kept], np.float32), tokens=numbers[tokens])

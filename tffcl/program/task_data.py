@@ -70,14 +70,15 @@ def mean_vectors(task: ClientTask) -> np.ndarray:
     """float32 [N, D]: each training document's mean word vector (FedSeIT, eq. 6).
 
     Raises:
-      InputError: the task is not text (`vectors` in the context, `tokens` among the examples).
+      InputError: the task is not text, as `TextClientData` has it.
     """
-    if "tokens" not in task.train or "vectors" not in task.context:
+    if not {"tokens", "vectors"} <= set(task.context) or not {"start", "length"} <= set(task.train):
         raise InputError(
             "this transfer needs a vector for each example; data without tokens and word vectors need the "
             "argument `summarise`, from a ClientTask to float32 [N, D]"
         )
-    return document_vectors(task.train["tokens"], task.context["vectors"])
+    context, train = task.context, task.train
+    return document_vectors(context["tokens"], train["start"], train["length"], context["vectors"])
 
 
 def _check_vectors(vectors: np.ndarray, task: ClientTask, where: str) -> None:

@@ -80,7 +80,9 @@ class _Composer:
             raise
         except (TypeError, ValueError) as error:
             raise errors.ContractError(
-                f"aggregator: {type(aggregator).__name__} takes no updates of {update_type}: {error}"
+                f"aggregator: {type(aggregator).__name__} takes no updates of {update_type} "
+                f"({' '.join(str(error).split())}); give tffcl.aggregators.gated(...) of one that takes float32 "
+                "vectors, and by_name(...) where there are several parts"
             ) from error
 
     def _check_finalizer(self) -> None:
