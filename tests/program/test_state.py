@@ -7,8 +7,8 @@ from collections import OrderedDict
 
 import numpy as np
 
-from tffcl.program import checkpoint
 from tffcl.program import state as lib
+from tffcl.program.run_directory import RunDirectory
 from tffcl.program.settings import Settings
 
 
@@ -39,8 +39,10 @@ def test_who_needs_no_secret_has_none():
 def test_a_run_that_goes_on_keeps_its_secrets(tmp_path):
     process, settings = _process(secret=np.zeros(2, np.int32)), Settings(1, seed=7)
     first, other = (lib.first_state(process, 2, settings) for _ in range(2))
-    checkpoint.Checkpoints(tmp_path).save(first, 0)
-    restored, _ = checkpoint.Checkpoints(tmp_path).restore(other)
+    directory = RunDirectory(tmp_path)
+    directory.history.append({"event": "round"})
+    directory.save(first)
+    restored = RunDirectory(tmp_path).restore(other)
     for client in range(2):
         np.testing.assert_array_equal(restored.store[client]["secret"], first.store[client]["secret"])
         assert not np.array_equal(other.store[client]["secret"], first.store[client]["secret"])

@@ -15,7 +15,7 @@ from typing import Any, Optional
 import click
 import numpy as np
 
-from tffcl import metrics, reports, streams
+from tffcl import metrics, reports, storage, streams
 from tffcl.commands import fil_ver_data
 from tffcl.commands.entry import say
 from tffcl.commands.fil_ver_options import FilVerOptions
@@ -23,7 +23,6 @@ from tffcl.commands.reproduce import check_names
 from tffcl.commands.running import open_runtime
 from tffcl.datasets import Domains
 from tffcl.errors import InputError, RunError
-from tffcl.reports.run_files import write_whole
 
 ROWS = ("raw", "ebr", "stats", "sampled")
 BETAS = (1e-4, 1e-3, 1e-2)
@@ -70,13 +69,14 @@ def _measured_or_kept(options: FilVerOptions, beta: Optional[float], root: pathl
     path = root / f"{options.method}{'' if beta is None else f'-beta{beta:g}'}-seed{options.seed}.json"
     settings = json.loads(json.dumps({**options.config(), "dataset": options.dataset}))
     if path.exists():
-        kept = json.loads(path.read_text())
-        if kept["settings"] != settings:
+        kept = storage.read_object(path, "kept measurements")
+        if kept.get("settings") != settings or not isinstance(kept.get("rows"), list):
             raise RunError(f"{path} was measured with other settings: give another --output-dir")
         return kept["rows"]
     domains, complete = fil_ver_data.load_domains(options)
     rows = measure(complete, domains)
-    write_whole(path, json.dumps({"settings": settings, "rows": rows}, allow_nan=False).encode())
+    storage.make_folder(root, "the folder of all measurements")
+    storage.write_whole(path, json.dumps({"settings": settings, "rows": rows}, allow_nan=False).encode())
     return rows
 
 

@@ -209,4 +209,4 @@ def _kept(
         return None
     frozen = program.load_encoder(folder / "encoder.npz", encoder)
     path = folder / "classifier.npz"
-    return frozen, archive.read(path)["weights"] if path.exists() else None
+    return frozen, archive.read(path, "weights")["weights"] if path.exists() else None

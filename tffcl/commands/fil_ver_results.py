@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -26,6 +25,7 @@ from tffcl.commands.fil_ver_flags import OFFLINE
 from tffcl.commands.fil_ver_models import FrozenModel
 from tffcl.commands.fil_ver_options import FilVerOptions
 from tffcl.datasets import Domains
+from tffcl.program.files import write_json
 from tffcl.program.state import RunState
 from tffcl.reports import run_files, tables
 from tffcl.streams import TaskStream
@@ -60,7 +60,7 @@ def complete(
         known = [one for one in accuracies if one is not None]
         results["accuracy_by_task"] = [accuracies]
         results["average_accuracy_by_task"] = float(np.mean(known)) if known else None
-    run_files.write_whole(folder / "results.json", json.dumps(results, allow_nan=False).encode())
+    write_json(folder / "results.json", results)
 
 
 def show(folder: pathlib.Path) -> None:

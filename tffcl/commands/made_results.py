@@ -9,7 +9,6 @@ over tasks and over the masks by themselves, beside `average_nll_task_known`, wh
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -23,8 +22,8 @@ from tffcl.commands import confedmade, running, vector_data
 from tffcl.commands.confedmade_flags import DECOMPOSED, POOLED
 from tffcl.commands.confedmade_options import ConFedMADEOptions
 from tffcl.datasets import BinaryVectors
+from tffcl.program.files import write_json
 from tffcl.program.state import RunState
-from tffcl.reports.run_files import write_whole
 from tffcl.streams import TaskStream
 from tffcl.templates import ContinualProcess
 from tffcl.transfers import archive
@@ -59,7 +58,7 @@ def complete(
     if options.num_masks > 1:
         pooled = vector_data.pooled(options.method, stream)
         results["average_nll_one_mask"] = _one_mask(clients, program.DensityClientData(vectors, pooled))
-    write_whole(folder / "results.json", json.dumps(results, allow_nan=False).encode())
+    write_json(folder / "results.json", results)
     shape = vector_data.image_shape(vectors)
     if shape is not None:
         samples = np.stack([client.samples(shape, options.seed) for client in clients[:MOST_CLIENTS]])

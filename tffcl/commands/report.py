@@ -9,6 +9,7 @@ from typing import Any, Optional
 import click
 
 from tffcl import reports
+from tffcl.reports import run_files
 
 
 def report(folders: Sequence[str], *, markdown: bool, plots: bool, compare: Optional[str] = None) -> None:
@@ -22,19 +23,21 @@ def report(folders: Sequence[str], *, markdown: bool, plots: bool, compare: Opti
         for two of their accuracy.
 
     Raises:
-      InputError: a folder that holds no finished run.
+      InputError: a folder that holds no finished run, or other values than a run writes.
+      RunError: plots that cannot be written; the tables are shown.
     """
-    results = [reports.load_results(folder) for folder in folders]
-    click.echo(reports.results_table(results, markdown=markdown))
-    if len(results) == 1:
-        click.echo(f"\n{reports.accuracy_matrix_table(results[0], markdown=markdown)}")
-        if results[0].get("nll"):
-            click.echo(f"\n{reports.nll_by_task_table(results[0], markdown=markdown)}")
-    for folder in folders if plots else ():
-        reports.write_plots(folder)
-        click.echo(f"plots: {pathlib.Path(folder) / 'plots'}")
-    for path in [] if compare is None else _compared(folders, results, compare):
-        click.echo(f"plot: {path}")
+    with run_files.reading(", ".join(map(str, folders))):
+        results = [reports.load_results(folder) for folder in folders]
+        click.echo(reports.results_table(results, markdown=markdown))
+        if len(results) == 1:
+            click.echo(f"\n{reports.accuracy_matrix_table(results[0], markdown=markdown)}")
+            if results[0].get("nll"):
+                click.echo(f"\n{reports.nll_by_task_table(results[0], markdown=markdown)}")
+        for folder in folders if plots else ():
+            reports.write_plots(folder)
+            click.echo(f"plots: {pathlib.Path(folder) / 'plots'}")
+        for path in [] if compare is None else _compared(folders, results, compare):
+            click.echo(f"plot: {path}")
 
 
 def _compared(

@@ -15,10 +15,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
-from tffcl import reports
+from tffcl import reports, storage
 from tffcl.commands.entry import say
 from tffcl.commands.run_options import flag_of
 from tffcl.errors import InputError, RunError
+from tffcl.reports import run_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +54,7 @@ def run_all(runs: Sequence[Planned], root: pathlib.Path, jobs: int) -> list[str]
     Raises:
       RunError: the folder of all runs cannot be made.
     """
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{root}: cannot be made ({error.strerror})") from error
+    storage.make_folder(root, "the folder of all runs")
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         return [failure for failure in pool.map(_run, runs) if failure]
 
@@ -84,7 +82,8 @@ def reproduce_rows(
     """
     runs = {(row.name, seed): planned(row, seed) for row in rows for seed in seeds}
     failures = run_all(list(runs.values()), root, jobs)
-    show({row: [runs[row.name, s].folder for s in seeds if runs[row.name, s].finished] for row in rows})
+    with run_files.reading(root):
+        show({row: [runs[row.name, s].folder for s in seeds if runs[row.name, s].finished] for row in rows})
     fail_if_any(failures, len(runs))
 
 
@@ -110,7 +109,7 @@ def _run(planned: Planned) -> Optional[str]:
     command = [sys.executable, "-m", "tffcl.cli", "run", planned.command, *planned.flags]
     say(f"running {folder.name}")
     log_path = folder.with_name(f"{folder.name}.log")
-    with log_path.open("ab") as log:
+    with storage.private(), log_path.open("ab") as log:
         done = subprocess.run(
             [*command, "--output-dir", str(folder), *resume], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
@@ -121,7 +120,7 @@ def _run(planned: Planned) -> Optional[str]:
 
 def _other_settings(planned: Planned) -> Optional[str]:
     """What is wrong with a finished run if it had other settings than are asked for now."""
-    there = json.loads((planned.folder / "config.json").read_text())
+    there = storage.read_object(planned.folder / "config.json", "the configuration of a run")
     for name, asked in json.loads(json.dumps(planned.expected)).items():
         found = there.get(name)
         if asked is not None and found != asked:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Optional, TypeVar
 import click
 
 from tffcl.errors import InputError
+from tffcl.runtime import health
 
 WHOLE = click.IntRange(min=1)
 SEED_RANGE = click.IntRange(min=0, max=2**32 - 1)  # what gensim and numpy take
@@ -192,6 +193,8 @@ class RunOptions:
             self._check_number(name, name in self.POSITIVE)
         if (self.runtime == "remote") != (self.workers is not None):
             raise InputError("--runtime remote and --workers HOST:PORT,... go together")
+        if self.workers is not None:
+            health.check_addresses(self.addresses, "--workers")
         if self.call_timeout is not None and self.runtime != "remote":
             raise InputError("--call-timeout is for --runtime remote")
         if self.on_lost_worker != "retry" and self.runtime != "remote":
@@ -230,6 +233,11 @@ class RunOptions:
             raise InputError(
                 f"--dp-base-clip: --method {self.method} has no updates of several clients that could be summed"
             )
+
+    @property
+    def addresses(self) -> list[str]:
+        """The workers of --workers."""
+        return [address.strip() for address in (self.workers or "").split(",")]
 
     @property
     def base_is_noised(self) -> bool:

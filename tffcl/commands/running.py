@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import click
 import numpy as np
 
-from tffcl import reports
+from tffcl import reports, storage
 from tffcl.commands import base_privacy
 from tffcl.commands.entry import collect_as_usual, say
 from tffcl.commands.run_options import RunOptions
@@ -30,14 +30,18 @@ def choose_directory(options: RunOptions, dataset: str) -> pathlib.Path:
     """--output-dir, else the first of runs/METHOD-DATASET-seedN, ...-2, ...-3 that is not there yet.
 
     Raises:
-      RunError: a run is there, and it is not to be resumed.
+      RunError: a run is there, and it is not to be resumed; or it, or --client-dir, is nowhere to write to.
     """
     base = pathlib.Path("runs") / f"{options.label}-{dataset}-seed{options.seed}"
     names = itertools.chain(
         [base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))
     )
-    folder = pathlib.Path(options.output_dir or next(name for name in names if not name.exists()))
-    if not options.resume and (folder / "config.json").exists():  # said before anything heavy begins
+    folder = pathlib.Path(options.output_dir or next(name for name in names if not os.path.lexists(name)))
+    # Said before anything heavy begins.
+    storage.check_folder(folder, "a run directory")
+    if options.client_dir is not None and options.runtime != "remote":
+        storage.check_folder(options.client_dir, "the folder of clients' states")
+    if not options.resume and os.path.lexists(folder / "config.json"):
         raise run_exists(folder)
     say(f"run directory: {folder}")
     return folder
@@ -52,9 +56,8 @@ def open_runtime(options: RunOptions) -> contextlib.AbstractContextManager:
     if options.runtime == "in-process":
         return runtime.in_process()
     if options.workers is not None:
-        addresses = [address.strip() for address in options.workers.split(",")]
         return runtime.remote(
-            addresses, call_timeout=options.call_timeout, on_lost_worker=options.on_lost_worker
+            options.addresses, call_timeout=options.call_timeout, on_lost_worker=options.on_lost_worker
         )
     return runtime.local(repeatable=not options.base_is_noised)
 
@@ -79,13 +82,14 @@ def last_state(options: RunOptions, folder: pathlib.Path, process: ContinualProc
     Of these there are none, and a line says so, where clients keep them in files that this program does not see.
     """
     from tffcl import program
-    from tffcl.program import checkpoint, settings, state
+    from tffcl.program import run_directory, settings, state
 
     config, files = reports.load_results(folder)["config"], client_files(options)
     known = settings.Settings(config["num_rounds"], config["seed"])
     template = state.first_state(process, config["num_clients"], known, files)
-    found = checkpoint.Checkpoints(folder / "checkpoints").restore(template)
-    last = template if found is None else found[0]
+    last = run_directory.RunDirectory(folder).restore(template)
+    if last.task < config["num_tasks"]:
+        raise RunError(f"{folder}: the checkpoint of its end is damaged: resume the run")
     if files is not None:
         try:
             last.store = files.read(last.store)

@@ -148,8 +148,9 @@ class _Run:
     def to_the_end(self) -> list[Event]:
         """Runs whatever is left to do, and returns all events."""
         history = self.directory.history
-        for reporter in self.reporters:
-            reporter.start(self.data.num_tasks, self.settings.num_rounds, history.events)
+        with self.directory.advising():
+            for reporter in self.reporters:
+                reporter.start(self.data.num_tasks, self.settings.num_rounds, history.events)
         try:
             self._prepare_past()
             while self.state.task < self.data.num_tasks:
@@ -313,10 +314,11 @@ class _Run:
         self.watch = reading
         if failures := runtime.take_worker_failures():
             event["worker_failures"] = failures
-        line = self.directory.history.append(event)
-        self.directory.save(self.state)
-        for reporter in self.reporters:
-            reporter.report(line)
+        with self.directory.advising():
+            line = self.directory.history.append(event)
+            self.directory.save(self.state)
+            for reporter in self.reporters:
+                reporter.report(line)
 
 
 def _check_transfer(process: ContinualProcess, transfer: Transfer, num_clients: int) -> None:

@@ -16,6 +16,7 @@ from tffcl.models import EmbeddingClassifier, Encoder, FrozenEncoder
 from tffcl.program import checks, events
 from tffcl.program.client_data import ClientData, ClientTask
 from tffcl.program.client_store import ClientStore
+from tffcl.program.grouped import ordered
 from tffcl.program.history import History
 from tffcl.program.reporters import Reporter, default_reporters
 from tffcl.program.settings import Settings
@@ -109,7 +110,12 @@ def _fed_avg(
     store.merge(everybody, process.begin_task(server, [store[place] for place in everybody], nothing))
     history, kind = History(), process.next.type_signature.parameter[1]
     # This network prepares nothing: its examples are what `prepare` would make of them.
-    training = [_training_data(task) for task in tasks.values()]
+    training = [
+        ordered(
+            _training_data(task), process.next.type_signature.parameter[2].member, f"client {client}, task 0"
+        )
+        for client, task in tasks.items()
+    ]
     for number in range(settings.num_rounds):
         server, changes, reported, measured = process.next(server, store.project(everybody, kind), training)
         store.merge(everybody, changes)
@@ -152,9 +158,9 @@ def load_encoder(path: Union[str, os.PathLike[str]], encoder: Encoder) -> Frozen
       RunError: no such file, or one that is damaged or of another kind.
       InputError: the file is of another architecture.
     """
-    arrays = archive.read(path)
-    if not {"format", "encoder", "values"} <= set(arrays) or arrays["format"] != _FORMAT:
-        raise RunError(f"{os.fspath(path)} holds no encoder of this version; found {sorted(arrays)}")
+    arrays = archive.read(path, "format", "encoder", "values")
+    if arrays["format"].tolist() != _FORMAT:
+        raise RunError(f"{os.fspath(path)} holds no encoder of this version")
     if str(arrays["encoder"]) != repr(encoder):
         raise InputError(f"{os.fspath(path)} holds {arrays['encoder']}, expected {encoder!r}")
     return FrozenEncoder(encoder, arrays["values"])
