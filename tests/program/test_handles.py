@@ -53,8 +53,8 @@ def under(place, names):
 def test_what_computations_take_from_and_give_to_clients(both):
     plain, process = both
     metrics = leaves(plain.next.type_signature.result[2])
-    assert all(kind in ("int32", "float32") for kind in metrics.values())  # scalars
-    knowledge = {"knowledge": f"float32[{plain.knowledge_size}]"}
+    assert all(kind in ("int32", "float32") for name, kind in metrics.items() if name != "refused")  # scalars
+    knowledge = {"knowledge": f"float32[{plain.knowledge_size}]", "refused": "str"}
     state = entries(plain.client_state_type)
     shown = {"attention": str(state["attention"])} if "attention" in state else {}
     incoming = {"2/keys": "int32[2]", "2/count": "int32"}  # which rows of the knowledge base are its own

@@ -103,11 +103,11 @@ def test_types_of_the_docstring(process):
     raw = at_clients(OrderedDict(context=OrderedDict(), examples=examples))
     only_key = at_clients(OrderedDict(key=tff.TensorType(np.int32, [2])))
     check(process.prepare, [server, only_key, incoming, raw], at_clients(examples))
-    metrics = at_clients(OrderedDict(round=np.int32))
+    metrics = at_clients(OrderedDict(round=np.int32, refused=np.str_))
     of_mean = OrderedDict(mean_value=(), mean_weight=())
     measured = at_server(OrderedDict(aggregator=of_mean, finalizer=OrderedDict(norm=np.float32)))
     check(process.next, [server, total, data], (server, total, metrics, measured))
-    upload = at_clients(OrderedDict(knowledge=floats(2)))
+    upload = at_clients(OrderedDict(knowledge=floats(2), refused=np.str_))
     check(process.end_task, [server, state, data], (state, upload))
     check(process.evaluate, [server, total, raw], at_clients(OrderedDict(count=np.int32)))
     assert process.client_state_type == state.member

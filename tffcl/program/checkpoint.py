@@ -29,6 +29,7 @@ from tffcl.transfers import KnowledgeBase, archive
 
 _KEPT = 2
 _FORMAT = 3
+_SECRET = "secret/"  # what the names of secrets begin with
 _log = logging.getLogger(__name__)
 
 
@@ -147,11 +148,13 @@ class Checkpoints:
                         f"{self._folder / name} is damaged: it is not what its checkpoint tells of"
                     )
             saved: dict[int, _Saved] = {}
+            server = archive.read(self._folder / manifest["server"][0])
             state = RunState(
-                _server_state(archive.read(self._folder / manifest["server"][0]), template),
+                _server_state(server, template),
                 ClientStore(self._client_states(manifest["clients"], template, saved)),
                 KnowledgeBase.load(*(self._folder / name for _, name, _ in manifest["knowledge"])),
                 **{name: manifest[name] for name in ("selections", "task", "round", "fresh")},
+                secrets={name: server[_SECRET + name] for name in template.secrets},
             )
             for client, one in saved.items():
                 one.versions = state.store.versions(client)
@@ -244,8 +247,10 @@ def _files(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _server_arrays(state: RunState) -> dict[str, np.ndarray]:
-    """The values of the flattened structure under their places."""
-    return {f"server/{place}": np.asarray(leaf) for place, leaf in enumerate(tree.flatten(state.server))}
+    """The values of the flattened structure under their places, and the run's secrets under their names."""
+    secrets = {_SECRET + name: secret for name, secret in state.secrets.items()}
+    values = {f"server/{place}": np.asarray(leaf) for place, leaf in enumerate(tree.flatten(state.server))}
+    return {**values, **secrets}
 
 
 def _server_state(arrays: dict[str, np.ndarray], template: RunState) -> Any:
