@@ -65,7 +65,7 @@ def test_what_a_robust_aggregator_leaves_of_one_update_that_is_far_from_all_othe
         result = process.next(process.initialize(), updates, [1.0] * 10).result
         apart[name] = np.linalg.norm(result - honest.mean(0)) / np.linalg.norm(honest.mean(0))
     assert apart["mean"] == pytest.approx((size + 0.3) / 3.0, rel=0.2)
-    assert apart["robust"] < 0.4
+    assert apart["robust"] < 0.5
 
 
 @pytest.fixture
