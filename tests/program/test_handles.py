@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow_federated as tff
-from tensorflow_federated.python.core.impl.compiler import transformation_utils
+from placements import leaves, tensors, ways_out
 
 from tffcl.algorithms import build_fedseit
 from tffcl.program.handles import over_handles
@@ -24,26 +24,6 @@ def both(request, tiny, tff_context):
 
         process = build_fedseit(small.config(), num_foreign=2, training=small.training())
     return process, over_handles(process)
-
-
-def leaves(kind, path=""):
-    """Place of the argument and names in it -> type, of all that is at the clients."""
-    found = {}
-    if isinstance(kind, tff.FederatedType) and kind.placement is tff.CLIENTS:
-        found.update(tensors(kind.member, path))
-    elif isinstance(kind, tff.StructType):
-        for place, (name, part) in enumerate(tff.structure.iter_elements(kind)):
-            found.update(leaves(part, f"{path}/{name if path else place}"))
-    return found
-
-
-def tensors(kind, path):
-    if isinstance(kind, tff.StructType):
-        found = {}
-        for place, (name, part) in enumerate(tff.structure.iter_elements(kind)):
-            found.update(tensors(part, f"{path}/{name or place}"))
-        return found
-    return {path.lstrip("/"): str(kind)}
 
 
 def under(place, names):
@@ -88,22 +68,6 @@ def test_what_is_aggregated_is_what_the_method_declares(both):
     for name in ("next", "end_task"):
         assert ways_out(getattr(process, name)) == ways_out(getattr(plain, name)), name
     assert ways_out(process.next)
-
-
-def ways_out(computation):
-    """Types of the values of clients that intrinsics take to the server, once everything is written out."""
-    native = tff.backends.native.desugar_and_transform_to_native(computation)
-    found = []
-
-    def note(block):
-        if isinstance(block, tff.framework.Call) and isinstance(block.function, tff.framework.Intrinsic):
-            kind = block.function.type_signature
-            if isinstance(kind.result, tff.FederatedType) and kind.result.placement is tff.SERVER:
-                found.extend(leaves(kind.parameter).items())
-        return block, False
-
-    transformation_utils.transform_postorder(native.to_building_block(), note)
-    return sorted(found)
 
 
 def test_handles_are_of_the_size_of_a_path(both):

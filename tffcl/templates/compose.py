@@ -114,6 +114,7 @@ class _Composer:
             knowledge_size=self.work.knowledge_size,
             num_foreign=self.work.num_foreign,
             max_classes=self.work.max_classes,
+            message_type=tff.StructWithPythonType(list(self.train.type_signature.result)[1:], tuple),
         )
 
     def _initialize(self) -> tff.Computation:
