@@ -34,34 +34,41 @@ TRAINING = LocalTraining(num_epochs=1, batch_size=4, learning_rate=0.01, patienc
 SST = ServerSideTraining(steps=2, batch_size=4, memory=12)
 
 
-# What a dishonest client sends: (whether it does so, update, weight) -> (update, weight).
+# What a dishonest client sends: (whether it does so, update, weight, metrics) -> (update, weight, metrics).
 
 
 def vector(value, first=0):
     """All entries of the update's vector from the `first` on are a number, and sent."""
 
-    def act(now, update, weight):
+    def act(now, update, weight, metrics):
         own = update.get("weights", update)
         here = tf.logical_and(now, tf.range(own["delta"].shape[0]) >= first)
         bad = OrderedDict(delta=tf.where(here, value, own["delta"]), sent=tf.logical_or(now, own["sent"]))
-        return (OrderedDict(update, weights=bad) if "weights" in update else bad), weight
+        return (OrderedDict(update, weights=bad) if "weights" in update else bad), weight, metrics
 
     return act
 
 
 def weighs(value):
-    return lambda now, update, weight: (update, tf.where(now, value, weight))
+    return lambda now, update, weight, metrics: (update, tf.where(now, value, weight), metrics)
+
+
+def reports(name, value):
+    def act(now, update, weight, metrics):
+        return update, weight, OrderedDict(metrics, **{name: tf.where(now, value, metrics[name])})
+
+    return act
 
 
 def rows(**changed):
     """Rows for rehearsal, some of whose tensors are passed through functions."""
 
-    def act(now, update, weight):
+    def act(now, update, weight, metrics):
         own = update["rehearsal"]
         bad = OrderedDict(
             (name, changed[name](now, own[name]) if name in changed else own[name]) for name in own
         )
-        return OrderedDict(update, rehearsal=bad), weight
+        return OrderedDict(update, rehearsal=bad), weight, metrics
 
     return act
 
@@ -90,6 +97,8 @@ ACTS = [
     ("weight: should be 0 to 8, found 8.5", weighs(8.5)),
     ("weight: should be 0 to 8, found nan", weighs(float("nan"))),
     ("weight: should be 0 to 8, found -1", weighs(-1.0)),
+    ("sent: should be 0 or more", reports("sent", -1)),
+    ("epochs: should be 0 or more", reports("epochs", -(2**31))),
 ]
 ROWS = [
     (f"rehearsal/vectors: {LARGE}", rows(vectors=plus(np.nan))),
@@ -143,7 +152,8 @@ def _tampered(acts):
             changed, update, weight, metrics = train(self, state, shared, data, round_num)
             mine = tf.reduce_all(tf.equal(state["key"], key))
             for number, (_, act) in enumerate(acts):
-                update, weight = act(tf.logical_and(mine, tf.equal(round_num, number)), update, weight)
+                now = tf.logical_and(mine, tf.equal(round_num, number))
+                update, weight, metrics = act(now, update, weight, metrics)
             return changed, update, weight, metrics
 
         return method

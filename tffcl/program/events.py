@@ -40,7 +40,7 @@ def round_event(
       round_num: number of the round within the task, from 0.
       participants: the clients that took part.
       client_metrics: what `next` reported for each of them, or for those whose worker did not get lost; unknown
-        metrics pass through by their own names.
+        metrics pass through by their own names, but those of a client whose message was refused.
       measured: what the parts at the server measured, which `next` gives last.
       scores: by name, for every client its scores on tasks 0..task; None in a round without evaluation.
     """
@@ -51,7 +51,8 @@ def round_event(
         "participants": list(participants),
     }
     for client, reported in client_metrics.items():
-        for name, value in reported.items():
+        taken = {} if admission.refusal(reported) else reported
+        for name, value in taken.items():
             if name != "refused":
                 event.setdefault(name, {})[str(client)] = np.asarray(value).tolist()
     silent = [client for client in participants if client not in client_metrics]

@@ -55,6 +55,12 @@ def weight_fault(weight: tf.Tensor, largest: tf.Tensor) -> Fault:
     return tf.logical_not(right), tf.strings.join(["weight: should be 0 to ", shown[1], ", found ", shown[0]])
 
 
+def count_faults(metrics: Mapping[str, tf.Tensor]) -> list[Fault]:
+    """Numbers of things that a program counts with, of a client's metrics, below 0."""
+    counts = [name for name in ("examples", "epochs", "sent", "extra_bytes") if name in metrics]
+    return [(tf.logical_not(metrics[name] >= 0), f"{name}: should be 0 or more") for name in counts]
+
+
 def taken(message: Any, refused: tf.Tensor) -> Any:
     """The message where `refused` is empty; else zeros, and no rows where the number of rows is open."""
     keep = tf.equal(refused, "")

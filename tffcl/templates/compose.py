@@ -225,7 +225,11 @@ class _Composer:
 
         @tff.tensorflow.computation(*message, self.limits.type_signature.result)
         def admit(update: OrderedDict, weight: tf.Tensor, metrics: OrderedDict, limits: OrderedDict) -> tuple:
-            faults = [admission.weight_fault(weight, limits["weight"]), *work.faults(update, limits)]
+            faults = [
+                admission.weight_fault(weight, limits["weight"]),
+                *admission.count_faults(metrics),
+                *work.faults(update, limits),
+            ]
             refused = admission.verdict(update, faults, work.largest_value)
             return (*admission.taken((update, weight), refused), OrderedDict(metrics, refused=refused))
 
