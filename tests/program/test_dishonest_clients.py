@@ -21,7 +21,7 @@ import tensorflow_federated as tff
 import tree
 
 from tffcl import runtime
-from tffcl.algorithms import build_fed_avg, build_fed_curv, build_fedweit, build_fil_ver
+from tffcl.algorithms import build_fed_curv, build_fedweit, build_fil_ver
 from tffcl.client_works import DecomposedWork, LocalTraining, PlainWork, RehearsalWork
 from tffcl.finalizers import ServerSideTraining
 from tffcl.models import MLP, EmbeddingClassifier, TextCNN, VectorEncoder
@@ -119,11 +119,10 @@ def _kernels():
     return _plain_net().kernels.size
 
 
-def _fil_ver(sharing):
+def _fil_ver():
     return build_fil_ver(
-        rehearsing.model(sharing != "embeddings"), sharing=sharing, send_per_round=2, client_memory=4,
-        training=TRAINING, server_side_training=SST if sharing != "none" else False,
-    )  # fmt: skip
+        rehearsing.model(), send_per_round=2, client_memory=4, training=TRAINING, server_side_training=SST
+    )
 
 
 # By method: its tasks, its builder, its acts.
@@ -131,15 +130,13 @@ METHODS = {
     "fedweit": (
         systems.documents, lambda: build_fedweit(small.config(), num_foreign=2, training=TRAINING), ACTS
     ),
-    "fed_avg": (systems.documents, lambda: build_fed_avg(_plain_net(), training=TRAINING), ACTS),
     "fed_curv": (
         systems.documents,
         lambda: build_fed_curv(_plain_net(), weight=1.0, training=TRAINING),
         [(f"delta of kernels: {LARGE}" if "delta" in why else why, act) for why, act in ACTS]
         + [("delta: values should be finite, 1e.18 at most", vector(v, _kernels())) for v in (np.nan, 1e38)],
     ),
-    "fil-ver": (systems.vectors, lambda: _fil_ver("sampled"), ACTS + ROWS),
-    "ver": (systems.vectors, lambda: _fil_ver("none"), ACTS),
+    "fil-ver": (systems.vectors, lambda: _fil_ver(), ACTS + ROWS),
 }  # fmt: skip
 
 
@@ -265,14 +262,13 @@ def test_the_run_goes_on_as_if_the_client_did_not_take_part(method, in_process, 
     assert_equal(run, Run(honest, make, monkeypatch, len(acts), without=True))
 
 
-@pytest.mark.parametrize("method", ["fedweit", "fil-ver"])
-def test_in_a_worker_and_with_states_in_files(method, tff_context, monkeypatch, tmp_path):
-    make, _, acts = METHODS[method]
+def test_in_a_worker_and_with_states_in_files(tff_context, monkeypatch, tmp_path):
+    make, _, acts = METHODS["fil-ver"]
     files = {"client_files": ClientFiles(str(tmp_path / "clients"))}
     with tff.framework.get_context_stack().install(tff_context.context):
-        run = Run(built(method), make, monkeypatch, len(acts), **files)
+        run = Run(built("fil-ver"), make, monkeypatch, len(acts), **files)
         assert_told(run, acts)
-        assert_equal(run, Run(built(method), make, monkeypatch, len(acts), without=True, **files))
+        assert_equal(run, Run(built("fil-ver"), make, monkeypatch, len(acts), without=True, **files))
 
 
 # What clients tell of their tasks, beside rounds.

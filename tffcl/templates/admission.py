@@ -1,12 +1,12 @@
 """What the server takes from a client: one rule for whatever a client sends, before anything is made of it.
 
 A client that is broken or dishonest does not run this library's client work, so nothing that the work checks of itself
-protects the others. Therefore each single message is looked at on its way to the server: the update, its weight and the
-rows beside it before they are aggregated (`compose_continual_process`), knowledge before it enters the knowledge
-base, a summary before a transfer reads it (`tffcl.transfers.Transfer`). A message is taken as it is or not at all: one
-that is refused counts as none, so that nothing of the round differs from one in which the client did not take part.
+protects the others. Therefore the server checks each single message: the update, its weight, counts and the rows beside
+it before they are aggregated (`compose_continual_process`), knowledge before it enters the knowledge base, a summary
+before a transfer reads it (`tffcl.transfers.Transfer`). A message is taken as it is or not at all: one that is refused
+counts as none, so that nothing of the round differs from one in which the client did not take part.
 
-In TFF's terms the look is a `federated_map` over the clients' messages, as are clipping and zeroing in
+In TFF's terms the check is a `federated_map` over the clients' messages, as are clipping and zeroing in
 `tff.aggregators`: the last place that knows a message's sender. A platform has to run it where single messages arrive,
 not at the client. With a secure sum there is no such place.
 """
