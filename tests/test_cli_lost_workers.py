@@ -84,7 +84,7 @@ def test_the_round_ends_without_the_clients_of_a_killed_worker(start, survivor, 
         done = start(tmp_path, [survivor, other], "--on-lost-worker", "leave-out")
     assert done.returncode == 0, done.stderr
     assert lost(tmp_path) == [other.address]
-    assert done.stderr.count("task 0, round 1: client(s) 1 left out, their worker got lost") == 1
+    assert done.stderr.count("task 0, round 1: client(s) 1 left out: its worker got lost") == 1
     lines = history(tmp_path)
     assert [line.get("not_reported") for line in lines] == [None, [1], None, None, None, None]
     assert [line.get("left_out") for line in lines] == [[], [1], None, [], [], None]

@@ -233,7 +233,7 @@ def test_a_non_finite_client_is_reported(tiny, tff_context):
         [],
         [],
     ]
-    assert shown.getvalue().count("non-finite update of client(s) 2 left out") == 2
+    assert shown.getvalue().count("client(s) 2 left out: its training was not finite") == 2
 
 
 def test_release_managers_of_tff(tiny, process, tmp_path):

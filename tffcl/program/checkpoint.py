@@ -36,6 +36,7 @@ _KEPT = 2
 _FORMAT = 4
 _MANIFEST = re.compile(r"[0-9]{8}\.json", re.ASCII)
 _ARRAYS = re.compile(r"([0-9]{8}|client-[0-9]{4,}-[0-9]{8}|knowledge-[0-9]{6,})\.npz", re.ASCII)
+_SECRET = "secret/"  # what the names of secrets begin with
 _log = logging.getLogger(__name__)
 
 
@@ -153,11 +154,13 @@ class Checkpoints:
                         f"{self._folder / name} is damaged: it is not what its checkpoint tells of"
                     )
             saved: dict[int, _Saved] = {}
+            server = archive.read(self._folder / manifest["server"][0])
             state = RunState(
-                _server_state(archive.read(self._folder / manifest["server"][0]), template),
+                _server_state(server, template),
                 ClientStore(self._client_states(manifest["clients"], template, saved)),
                 KnowledgeBase.load(*(self._folder / name for _, name, _ in manifest["knowledge"])),
                 **{name: manifest[name] for name in ("selections", "task", "round", "fresh")},
+                secrets={name: server[_SECRET + name] for name in template.secrets},
             )
             if len(state.selections) not in (state.task, state.task + 1):
                 raise ValueError(f"{len(state.selections)} selections in task {state.task}")
@@ -277,8 +280,10 @@ def _files(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _server_arrays(state: RunState) -> dict[str, np.ndarray]:
-    """The values of the flattened structure under their places."""
-    return {f"server/{place}": np.asarray(leaf) for place, leaf in enumerate(tree.flatten(state.server))}
+    """The values of the flattened structure under their places, and the run's secrets under their names."""
+    secrets = {_SECRET + name: secret for name, secret in state.secrets.items()}
+    values = {f"server/{place}": np.asarray(leaf) for place, leaf in enumerate(tree.flatten(state.server))}
+    return {**values, **secrets}
 
 
 def _server_state(arrays: dict[str, np.ndarray], template: RunState) -> Any:

@@ -1,4 +1,4 @@
-"""Calls of a process over cohorts: prepare a task of every client, once."""
+"""Calls of a process over cohorts: prepare a task of every client, once; a round of some of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any, Optional, Union
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl import runtime
 from tffcl.program import checks
 from tffcl.program.client_data import AnyTask, StoredTask, Tensors
 from tffcl.program.client_folders import SPLITS
 from tffcl.program.client_store import ClientStore
 from tffcl.program.grouped import flat, grouped, ordered
 from tffcl.program.handles import HandleProcess
-from tffcl.templates import ContinualProcess, placed
+from tffcl.templates import ContinualProcess, admission, placed
 from tffcl.transfers import KnowledgeBase, Transfer
 from tffcl.transfers.shelf import Shelf
 
@@ -163,6 +164,36 @@ def prepare_task(
             contexts = {split: raw["context"] for split, raw in zip(SPLITS, raws[part])}
             made[client] = PreparedTask(shelf, contexts, of_split)
     return made
+
+
+def train_round(
+    process: ContinualProcess,
+    server_state: Any,
+    store: ClientStore,
+    clients: Sequence[int],
+    data: Sequence[Any],
+) -> tuple[Any, dict[int, Mapping[str, Any]], Mapping[str, Any]]:
+    """A round of some clients, whose states it changes, except for those whose message the server refused.
+
+    Args:
+      process: the process.
+      server_state: its state.
+      store: the states of all clients.
+      clients: that take part.
+      data: of each of them, what `next` takes.
+
+    Returns:
+      The server's new state; what `next` reports for each client, but for those whose worker got lost; and what the
+      server measured.
+    """
+    states = store.project(clients, process.next.type_signature.parameter[1])
+    with runtime.allow_missing_clients() as missing:
+        server_state, changes, reported, measured = process.next(server_state, states, data)
+    counted = [client for place, client in enumerate(clients) if place not in missing]
+    for client, changed, one in zip(counted, changes, reported):
+        if not admission.refusal(one):
+            store.merge([client], [changed])
+    return server_state, dict(zip(counted, reported)), measured
 
 
 def raw_data(task: AnyTask, split: str) -> OrderedDict:

@@ -18,6 +18,7 @@ from tffcl.program.client_data import ClientData, ClientTask
 from tffcl.program.client_store import ClientStore
 from tffcl.program.grouped import ordered
 from tffcl.program.history import History
+from tffcl.program.preparation import train_round
 from tffcl.program.reporters import Reporter, default_reporters
 from tffcl.program.settings import Settings
 from tffcl.program.state import client_key
@@ -56,7 +57,7 @@ def pretrain(
 
     Raises:
       InputError: data or settings that cannot be used; the message names the client.
-      RunError: a client's weights are no longer finite.
+      RunError: a round in which no client's update counts, since none is finite for example.
     """
     settings, tasks = Settings(num_rounds, seed), _first_tasks(data, clients)
     process = build_fed_avg(network, training=training, seed=seed)
@@ -108,7 +109,7 @@ def _fed_avg(
     everybody = range(len(clients))
     nothing = NoTransfer().transfer_in(KnowledgeBase(0), [[] for _ in clients], len(clients))
     store.merge(everybody, process.begin_task(server, [store[place] for place in everybody], nothing))
-    history, kind = History(), process.next.type_signature.parameter[1]
+    history = History()
     # This network prepares nothing: its examples are what `prepare` would make of them.
     training = [
         ordered(
@@ -117,13 +118,15 @@ def _fed_avg(
         for client, task in tasks.items()
     ]
     for number in range(settings.num_rounds):
-        server, changes, reported, measured = process.next(server, store.project(everybody, kind), training)
-        store.merge(everybody, changes)
-        event = events.round_event(0, number, clients, dict(zip(clients, reported)), measured, None)
-        if event["left_out"]:
+        server, reported, measured = train_round(process, server, store, everybody, training)
+        of_client = {clients[place]: one for place, one in reported.items()}
+        event = events.round_event(0, number, clients, of_client, measured, None)
+        if event["left_out"] == clients:
+            reasons = event["left_out_reasons"].items()
             raise RunError(
-                f"pre-training, round {number}: the weights of client(s) {', '.join(map(str, event['left_out']))} "
-                "are no longer finite; a smaller learning rate may help"
+                f"pre-training, round {number}: nobody's update counts "
+                f"({', '.join(f'client {client}: {reason}' for client, reason in reasons)}); "
+                "a smaller learning rate may help"
             )
         line = history.append(event)
         for reporter in reporters:

@@ -23,7 +23,8 @@ from tffcl.program import server_metrics
 from tffcl.program.history import Event
 
 _NO_NUMBERS = (
-    "event", "task", "round", "participants", "left_out", "not_reported", "nothing_learned", "selection", "attention",
+    "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "nothing_learned",
+    "selection", "attention",
 )  # fmt: skip
 
 
@@ -148,14 +149,13 @@ def default_reporters(output_dir: Optional[Union[str, os.PathLike[str]]]) -> lis
 
 
 def _told_of_faults(event: Event) -> Iterator[str]:
-    """A line for each kind of clients that were left out, and for each part that rejected something."""
-    silent = event.get("not_reported", [])
-    spoiled = [client for client in event.get("left_out", []) if client not in silent]
-    where = f"task {event['task']}, round {event.get('round')}"
-    if spoiled:
-        yield f"{where}: non-finite update of client(s) {', '.join(map(str, spoiled))} left out"
-    if silent:
-        yield f"{where}: client(s) {', '.join(map(str, silent))} left out, their worker got lost"
+    """A line for each reason for which clients were left out, and for each part that rejected something."""
+    where = f"task {event['task']}, round {event['round']}" if "round" in event else f"task {event['task']}"
+    clients: dict[str, list[str]] = {}
+    for client, reason in event.get("left_out_reasons", {}).items():
+        clients.setdefault(reason, []).append(client)
+    for reason, some in clients.items():
+        yield f"{where}: client(s) {', '.join(some)} left out: {reason}"
     if event.get("nothing_learned"):
         unlearned = ", ".join(map(str, event["nothing_learned"]))
         yield f"task {event['task']}: client(s) {unlearned} have learned nothing and send nothing to the others"

@@ -43,6 +43,7 @@ class ContinualProcess:
       knowledge_size: values in a row of the knowledge base.
       num_foreign: K, the most rows that a client receives at the start of a task.
       max_classes: labels lie in [0, max_classes), or None.
+      message_type: what a client sends in a round, `<update, weight, metrics>`.
     """
 
     initialize: tff.Computation
@@ -56,6 +57,7 @@ class ContinualProcess:
     knowledge_size: int
     num_foreign: int
     max_classes: int | None = None
+    message_type: tff.Type | None = None
 
     def __post_init__(self) -> None:
         server = self.initialize.type_signature.result
