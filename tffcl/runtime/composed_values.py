@@ -16,7 +16,7 @@ from tensorflow_federated.proto.v0 import executor_pb2
 from tensorflow_federated.python.core.impl.executors import remote_executor
 
 from tffcl import errors
-from tffcl.runtime import wire
+from tffcl.runtime import limits, wire
 from tffcl.runtime.executor import WorkerExecutor
 from tffcl.runtime.values import Everyone
 
@@ -94,9 +94,11 @@ class ServerValue:
 
     def reference(self, cohort: Cohort) -> Any:
         """The value in the server's worker."""
-        if self._reference is None or self._home is not cohort.server:
+        if self._reference is None and self._data is None:  # a large structure goes in parts
+            self._reference = cohort.server.create(self._given, self.kind)
+        elif self._reference is None or self._home is not cohort.server:
             self._reference = cohort.server.create_encoded(self.data(cohort), self.kind)
-            self._home = cohort.server
+        self._home = cohort.server
         return self._reference
 
     def element(self, cohort: Cohort, index: int) -> ServerValue:
@@ -227,6 +229,8 @@ def to_python(cohort: Cohort, value: Any, kind: tff.Type) -> Any:
             return [member for members in fetched for member in members]
         member = to_python(cohort, value.member if isinstance(value, Everyone) else value, kind.member)
         return member if kind.all_equal else [member] * cohort.num_clients
+    if isinstance(value, ServerValue) and limits.comes_in_parts(kind):
+        value = tuple(value.element(cohort, index) for index in range(len(kind)))
     if isinstance(value, tuple):
         pairs = zip(value, tff.structure.iter_elements(kind))
         return tff.structure.Struct((name, to_python(cohort, item, each)) for item, (name, each) in pairs)

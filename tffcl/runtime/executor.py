@@ -58,6 +58,8 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
         return self._stub.compute(request).value
 
     async def _compute(self, value_ref: Any, type_spec: tff.Type) -> Any:
+        if limits.comes_in_parts(type_spec):
+            return await self._compute_stream_structs(value_ref, type_spec)
         return wire.decode_value(self.fetch(value_ref), type_spec)
 
     def close(self) -> None:

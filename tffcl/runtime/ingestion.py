@@ -70,7 +70,8 @@ class Ingestion:
             )
         if self.num_clients not in (None, len(value)):
             raise errors.ArgumentError(
-                f"{where}: expected values for {self.num_clients} clients, found {len(value)}"
+                f"Conflicting cardinalities: {where}: expected values for {self.num_clients} clients, "
+                f"found {len(value)}"
             )
         self.num_clients, self._at_clients = len(value), True
         members = [self.take(v, kind.member, _of_client(where, i)) for i, v in enumerate(value)]
