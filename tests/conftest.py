@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from tffcl.runtime import quiet
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from tffcl import runtime
 
 quiet.quiet_logs()  # before any test module imports TensorFlow
+
+# An example takes as long as the machine takes for it.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

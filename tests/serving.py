@@ -20,6 +20,8 @@ from tffcl.runtime import processes
 
 PROGRAM = [sys.executable, "-c", "from tffcl.cli import main; main()"]
 PATIENCE = 240.0  # seconds for anything that has to come: the machine may be busy with other tests
+_CALLS_OF_A_WINDOW, _WINDOWS = 30, 10
+_SOON = 60.0  # and for what the kernel does by itself
 
 
 @functools.cache
@@ -29,6 +31,29 @@ def _may_have_a_network() -> bool:
 
 
 needs_network = pytest.mark.skipif(not _may_have_a_network(), reason="no network name spaces here")
+
+
+def assert_settles(act: Callable[[], object], measure: Callable[[], float], most: float) -> None:
+    """What is measured stops to grow, however long it has grown at first.
+
+    A heap takes any number of calls to come to its size, which depends on the machine's allocator; what is kept of
+    every call makes it grow for ever. So it has settled when two windows in a row bring at most `most`.
+
+    Args:
+      act: What is done again and again; a window of what may not be kept of it is clearly more than `most`.
+      measure: Bytes or objects.
+      most: What may come in a window without being kept, such as an allocator's pages.
+    """
+    grown, before = [], measure()
+    for _ in range(_WINDOWS):
+        for _ in range(_CALLS_OF_A_WINDOW):
+            act()
+        after = measure()
+        grown.append(after - before)
+        before = after
+        if len(grown) > 1 and max(grown[-2:]) <= most:
+            return
+    pytest.fail(f"it does not settle: {_CALLS_OF_A_WINDOW} calls bring, window by window, {grown}")
 
 
 def wait_until(condition: Callable[[], bool], what: Callable[[], str], seconds: float = PATIENCE) -> None:
@@ -107,11 +132,10 @@ def is_running(pid: int) -> bool:
     return processes.cpu_seconds(pid) is not None
 
 
-def is_gone_soon(pid: int, seconds: float = 20.0) -> bool:
-    """Whether a process has ended, or does within seconds."""
-
+def is_gone_soon(pid: int) -> bool:
+    """Whether a process has ended, or does so without being asked again."""
     with contextlib.suppress(AssertionError):
-        wait_until(lambda: not is_running(pid), str, seconds)
+        wait_until(lambda: not is_running(pid), str, _SOON)
     return not is_running(pid)
 
 
@@ -124,49 +148,46 @@ def children() -> set[int]:
     return found
 
 
-class Accident(threading.Thread):
-    """Something happens to workers in the midst of a computation.
+class Accident:
+    """Something happens to a worker in the midst of a computation: when its results are first asked for.
 
     Args:
-      worker_pid: The TFF worker that has to be at work.
+      address: The worker's.
       happen: What happens.
       history: The `history.jsonl` of a run; None for the computation that comes next.
       lines: How many lines have to stand there before.
     """
 
     def __init__(
-        self,
-        worker_pid: int,
-        happen: Callable[[], object],
-        history: pathlib.Path | None = None,
-        lines: int = 0,
+        self, address: str, happen: Callable[[], object], history: pathlib.Path | None = None, lines: int = 0
     ):
-        super().__init__(daemon=True)
-        self._worker_pid, self._happen, self._history, self._lines = worker_pid, happen, history, lines
-        self.failed: BaseException | None = None
+        self._address, self._happen, self._history, self._lines = address, happen, history, lines
+        self._happened, self._lock = False, threading.Lock()
 
-    def run(self) -> None:
-        try:
-            self._run()
-        except BaseException as error:
-            self.failed = error
-
-    def _run(self) -> None:
-        if self._history is not None:
-            wait_until(lambda: len(events(self._history)) >= self._lines, lambda: "the run does not get on")
-        enough = processes.cpu_seconds(self._worker_pid) + 0.1
-        wait_until(lambda: processes.cpu_seconds(self._worker_pid) > enough, lambda: "the worker is idle")
+    def _may_happen(self, address: str) -> None:
+        with self._lock:
+            due = self._history is None or len(events(self._history)) >= self._lines
+            if address != self._address or self._happened or not due:
+                return
+            self._happened = True
         self._happen()
 
     def __enter__(self) -> Accident:
-        self.start()
+        from tffcl.runtime.composed_values import PartExecutor
+
+        plain = PartExecutor.fetch
+
+        def fetch(executor: PartExecutor, value_ref: object) -> object:
+            self._may_happen(executor._worker_stub._worker.address)
+            return plain(executor, value_ref)
+
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(PartExecutor, "fetch", fetch)
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.join(PATIENCE)
-        if self.failed is not None:
-            raise self.failed
-        assert not self.is_alive(), "the run has ended before anything happened"
+    def __exit__(self, kind: object, *exc_info: object) -> None:
+        self._patch.undo()
+        assert self._happened or kind is not None, "it has ended before anything happened"
 
 
 def events(history: pathlib.Path) -> list[dict]:

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 from command_line import once, what_is_built, wrong
+from serving import PATIENCE
 
 from tffcl.commands import FilVerOptions
 from tffcl.commands.fil_ver_flags import METHODS, OFFLINE, SHARED, STUDY
@@ -264,7 +265,9 @@ atexit.register(lambda: print([name for name in heavy if name in sys.modules], f
 from tffcl.cli import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.stderr.endswith("[]\n")
 
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 
 import pytest
-from serving import PROGRAM, is_gone_soon, needs_network, serve
+from serving import PATIENCE, PROGRAM, is_gone_soon, needs_network, serve
 
 from tffcl.commands import worker as command
 from tffcl.runtime import network
@@ -18,7 +18,7 @@ from tffcl.runtime import network
 
 def check(address):
     return subprocess.run(
-        [*PROGRAM, "worker", "--check", address], capture_output=True, text=True, timeout=240
+        [*PROGRAM, "worker", "--check", address], capture_output=True, text=True, timeout=PATIENCE
     )
 
 
@@ -57,7 +57,7 @@ def test_the_worker_is_gone_when_the_program_is_killed():
 def test_a_worker_that_ends_by_itself_is_an_error():
     with serve("--port", "0") as served:
         os.kill(served.worker_pid, signal.SIGKILL)
-        assert served.process.wait(240) == 2
+        assert served.process.wait(PATIENCE) == 2
         served.wait_for(r"tffcl: error: the TFF worker \(pid \d+\) was ended by SIGKILL")
 
 
@@ -75,7 +75,7 @@ def test_nothing_listens_but_the_door():
         assert int(port) in ours
         for other in _other_addresses():
             with pytest.raises(OSError, match="refused"):
-                socket.create_connection((other, int(port)), timeout=5)
+                socket.create_connection((other, int(port)), timeout=PATIENCE)
 
 
 def _listening(pid):
@@ -121,7 +121,7 @@ def test_wrong_flags_are_one_line():
         ["run", "fedseit", "--workers", "a:1"],
         ["run", "fedseit", "--on-lost-worker", "leave-out"],
     ):
-        done = subprocess.run([*PROGRAM, *args], capture_output=True, text=True, timeout=240)
+        done = subprocess.run([*PROGRAM, *args], capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 2
         assert done.stderr.startswith("tffcl: error: ")
         assert done.stderr.count("\n") == 1

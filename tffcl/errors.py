@@ -17,6 +17,10 @@ class InputError(TffclError, ValueError):
     """An argument, flag, shape or value that cannot be used as given."""
 
 
+class ArgumentError(InputError, TypeError):
+    """An argument of a computation that does not fit its type, for which TFF raises a TypeError."""
+
+
 class DatasetError(InputError):
     """A data file that is missing, truncated, or not in the layout that its loader expects."""
 

@@ -1,14 +1,25 @@
-"""Opens files that come from outside: regular files of bounded size, never a pipe, a device or a folder."""
+"""Reads files that come from outside (regular, of bounded size), and writes files whole and for their owner alone."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
 import os
 import stat
-from typing import BinaryIO, Optional, Union
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Callable, Optional, Union
 
-from tffcl.errors import InputError, TffclError
+from tffcl.errors import InputError, RunError, TffclError
+
+PathLike = Union[str, "os.PathLike[str]"]
 
 MAX_BYTES = 1 << 31  # of a file that is read whole, unless its reader has a smaller bound
+TEMPORARY = ".writing-"  # how the name of a file begins that is being written
+_MOST_NESTED = 64  # levels of a JSON file; what is written here has ten
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -20,7 +31,7 @@ _KINDS = (
 
 
 def open_regular(
-    path: Union[str, os.PathLike[str]],
+    path: PathLike,
     what: str,
     *,
     max_bytes: Optional[int] = MAX_BYTES,
@@ -66,7 +77,7 @@ def open_regular(
 
 
 def read_regular(
-    path: Union[str, os.PathLike[str]],
+    path: PathLike,
     what: str,
     *,
     max_bytes: int = MAX_BYTES,
@@ -93,3 +104,178 @@ def _cannot_read(path: object, what: str, problem: OSError, error: type[TffclErr
 
 def _too_large(path: object, what: str, max_bytes: int, error: type[TffclError]) -> TffclError:
     return error(f"{path}: expected {what} of at most {max_bytes} bytes, found more; is it the right file?")
+
+
+def read_object(path: PathLike, what: str, *, error: type[TffclError] = InputError) -> dict[str, Any]:
+    """The JSON object in a file that `open_regular` accepts.
+
+    Raises:
+      error: as `open_regular`, or the file holds no JSON object; one line.
+    """
+    return parse_object(read_regular(path, what, error=error), f"{path}", error)
+
+
+def parse_object(content: bytes, where: str, error: type[TffclError] = InputError) -> dict[str, Any]:
+    """A JSON object.
+
+    Args:
+      content: the text.
+      where: it stands, for the message.
+      error: class of the error.
+
+    Raises:
+      error: it is no JSON, JSON of another type, or nested deeper than anything that is written here; one line.
+    """
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{where}: not valid JSON ({problem})") from None
+    if not isinstance(found, dict):
+        raise error(f"{where}: expected a JSON object, found {type(found).__name__}")
+    level: list[Any] = [found]
+    for _ in range(_MOST_NESTED):
+        level = [
+            part
+            for one in level
+            for part in (one.values() if isinstance(one, dict) else one)
+            if isinstance(part, (dict, list))
+        ]
+        if not level:
+            return found
+    raise error(f"{where}: not valid JSON here (nested more than {_MOST_NESTED} levels deep)")
+
+
+def check_path(path: PathLike, what: str) -> None:
+    """Raises RunError for a path that not every library below can name: TensorFlow takes UTF-8 alone."""
+    try:
+        os.fsencode(os.fspath(path))
+        os.fsdecode(path).encode()
+    except UnicodeError:
+        raise RunError(
+            f"{os.fsdecode(path)!r}: no path for {what}: it holds characters outside of this locale's encoding "
+            f"({sys.getfilesystemencoding()}); name another, or set PYTHONUTF8=1"
+        ) from None
+    if "\0" in os.fsdecode(path):
+        raise RunError(f"{os.fsdecode(path)!r}: no path for {what}: it holds a NUL")
+
+
+def check_folder(path: PathLike, what: str) -> None:
+    """Checks, without making anything, that a folder can be made, or written to where it stands.
+
+    Args:
+      path: of the folder.
+      what: the noun phrase for it in a message.
+
+    Raises:
+      RunError: it cannot; one line.
+    """
+    check_path(path, what)
+    nearest, missing = os.path.abspath(path), 0
+    while True:
+        try:
+            os.lstat(nearest)
+            break
+        except (FileNotFoundError, NotADirectoryError):
+            nearest, name = os.path.split(nearest)
+            missing = max(missing, len(os.fsencode(name)))
+        except OSError as problem:
+            raise cannot_write(path, problem) from problem
+    if not os.path.isdir(nearest):
+        kind = "a file" if os.path.exists(nearest) else "a link to nothing"
+        raise RunError(f"{path}: cannot be {what}: {nearest} is {kind}; give another directory")
+    if missing > os.pathconf(nearest, "PC_NAME_MAX"):
+        raise cannot_write(path, OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG)))
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise RunError(f"cannot write {path}: {nearest} is read-only here; give another directory")
+
+
+def make_folder(path: PathLike, what: str) -> None:
+    """Makes a folder for its owner alone (0700), and what is missing above it; one that stands stays as it is.
+
+    Raises:
+      RunError: it cannot be made, or be written to; one line.
+    """
+    check_folder(path, what)
+    try:
+        with private():
+            os.makedirs(path, 0o700, exist_ok=True)
+    except OSError as problem:
+        raise cannot_write(path, problem) from problem
+
+
+def write_whole(path: PathLike, content: Union[bytes, Callable[[BinaryIO], None]]) -> None:
+    """Replaces a file at once, for its owner alone (0600): a reader, or a killed process, finds the old or the new one.
+
+    Args:
+      path: of the file.
+      content: its bytes, or what writes them to a binary file.
+
+    Raises:
+      RunError: the file cannot be written; what stood there still stands.
+    """
+    check_path(path, "a file")
+    folder, temporary = os.path.dirname(os.path.abspath(path)), None
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=TEMPORARY)
+        with os.fdopen(descriptor, "wb") as file:
+            if callable(content):
+                content(file)
+            else:
+                file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(folder)
+    except OSError as problem:
+        raise cannot_write(path, problem) from problem
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):  # it has its name by now, or cannot be removed
+                os.unlink(temporary)
+
+
+def _sync_folder(folder: str) -> None:
+    """A rename survives a power cut only when its folder has reached the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cannot_write(path: PathLike, problem: OSError) -> RunError:
+    """The error for a file that cannot be written, with what helps."""
+    hint = "; make room" if problem.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return RunError(f"cannot write {os.fspath(path)}: {problem.strerror or problem}{hint}")
+
+
+class _Mask:
+    """The process's mask of permissions, while somebody writes what is for the owner alone."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, 0
+
+    @contextlib.contextmanager
+    def private(self) -> Iterator[None]:
+        with self._lock:
+            if not self._inside:
+                self._before = os.umask(0o077)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    os.umask(self._before)
+
+
+_mask = _Mask()
+
+
+def private() -> contextlib.AbstractContextManager[None]:
+    """Inside, whatever is written in this process is for its owner alone: files 0600, folders 0700.
+
+    The mask belongs to the whole process: files that other threads make meanwhile have it, too.
+    """
+    return _mask.private()

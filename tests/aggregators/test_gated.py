@@ -49,6 +49,25 @@ def test_entries_that_were_not_sent_have_no_effect_even_when_not_finite():
     np.testing.assert_allclose(result, kept[0], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("tff_context")
+@pytest.mark.parametrize("size", [10.0, 1e6])
+def test_what_a_robust_aggregator_leaves_of_one_update_that_is_far_from_all_others(size):
+    """By as much as honest clients' updates at most, where a mean goes as far as the client likes."""
+    honest = 0.3 + 0.1 * np.random.default_rng(6).normal(size=[9, SIZE])
+    rows = [*honest, -size * np.ones(SIZE)]
+    updates = [OrderedDict(delta=row.astype(np.float32), sent=np.ones(SIZE, bool)) for row in rows]
+    apart = {}
+    for name, inner in {
+        "mean": tff.aggregators.MeanFactory(),
+        "robust": tff.learning.robust_aggregator(),
+    }.items():
+        process = aggregators.gated(inner).create(UPDATE_TYPE, tff.TensorType(np.float32))
+        result = process.next(process.initialize(), updates, [1.0] * 10).result
+        apart[name] = np.linalg.norm(result - honest.mean(0)) / np.linalg.norm(honest.mean(0))
+    assert apart["mean"] == pytest.approx((size + 0.3) / 3.0, rel=0.2)
+    assert apart["robust"] < 0.5
+
+
 @pytest.fixture
 def noisy_context(monkeypatch):
     """A worker that lets computations draw noise without a seed, as privacy wants it."""

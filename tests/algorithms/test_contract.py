@@ -163,6 +163,7 @@ class ThroughTff:
         self.server, changes, metrics, _ = self.process.next(self.server, states, self.data(sizes, seed))
         for client, change in zip(sizes, changes):
             self.states[client] = OrderedDict(self.states[client], **change)
+        assert {one.pop("refused") for one in metrics} == {b""}
         return metrics
 
     def end(self, sizes, seed):

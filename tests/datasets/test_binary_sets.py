@@ -25,7 +25,7 @@ def text_of(rows, end="\n"):
     return end.join(",".join(map(str, row)) for row in rows)
 
 
-@hypothesis.settings(max_examples=50, deadline=None)
+@hypothesis.settings(max_examples=50)
 @hypothesis.given(
     arrays.arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(0, 1)),
     st.sampled_from(["\n", "\r\n"]),
@@ -71,7 +71,7 @@ def test_broken_files_are_named_by_line(tmp_path, content, message):
     assert "\n" not in str(caught.value)
 
 
-@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(st.integers(0, 59), st.binary(min_size=1, max_size=1))
 def test_any_changed_byte_is_noticed(tmp_path_factory, place, byte):
     good = b"0,1,0,1,1,0\n" * 5

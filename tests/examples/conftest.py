@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from loading import module_at
+from serving import PATIENCE
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
@@ -24,7 +25,7 @@ def run_example(request, folder):
 
     def run(*args):
         command = [sys.executable, str(EXAMPLES / request.module.EXAMPLE), *args]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
 
     return run
 

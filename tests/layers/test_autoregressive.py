@@ -53,7 +53,7 @@ def leaks(influence, order):
     return bool((influence[order[:, None] >= order[None, :]] != 0).any())
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=40)
 @hypothesis.given(
     st.integers(0, 2**31 - 1),
     st.integers(1, 9),

@@ -19,15 +19,25 @@ def exact(noise_multiplier, delta, times):
     return optimize.brentq(excess, 0, shift**2 + 20 * shift, xtol=1e-12) if excess(0) > 0 else 0.0
 
 
-@pytest.mark.parametrize("noise_multiplier", [200.0, 20.0, 4.0, 1.0, 0.3, 0.1, 0.06])
+@pytest.mark.parametrize("noise_multiplier", [1e4, 200.0, 20.0, 4.0, 1.0, 0.3, 0.1, 0.06, 1e-2])
 @pytest.mark.parametrize("times", [1, 6])
-@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8])
+@pytest.mark.parametrize("delta", [0.9, 1e-3, 1e-5, 1e-8])
 def test_a_tight_upper_bound(noise_multiplier, times, delta):
     found, right = (
         metrics.embedding_epsilon(noise_multiplier, delta, times),
         exact(noise_multiplier, delta, times),
     )
-    assert right * (1 - 1e-6) <= found <= right * 1.002
+    assert right * (1 - 1e-6) <= found <= right * (1 + 1e-6) + 1e-9
+
+
+@pytest.mark.parametrize("noise_multiplier", [1e-3, 1e-6, 1e-12])
+def test_hardly_any_noise_costs_no_more_than_much(noise_multiplier):
+    """The two distributions do not overlap: delta is the one tail Phi(shift / 2 - epsilon / shift)."""
+    shift = 2 * np.sqrt(6) / noise_multiplier
+    found = metrics.embedding_epsilon(noise_multiplier, 1e-5, times=6)
+    assert found == pytest.approx(shift**2 / 2 - shift * stats.norm.ppf(1e-5), rel=1e-6)
+    everybody = [((0, 1), (0, 1))] * 6
+    assert metrics.client_epsilon(noise_multiplier, everybody, 1e-5) == (found, found)
 
 
 def test_more_noise_or_fewer_samples_mean_less():

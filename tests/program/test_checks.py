@@ -40,6 +40,14 @@ CASES = [
 ]
 
 
+FIELDS = ("context", "train", "validation", "test_context", "test")
+CASES += [
+    ({field: value}, f"client 1, task 2, {field}: expected a mapping of the tensors [")
+    for field in FIELDS
+    for value in (None, [], NAN, "x")
+]
+
+
 @pytest.mark.parametrize(("changes", "message"), CASES)
 def test_wrong_data(tiny, process, changes, message):
     with pytest.raises(InputError, match=re.escape(message)) as raised:

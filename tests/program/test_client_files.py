@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import pathlib
 from collections import OrderedDict
 
@@ -202,6 +203,27 @@ def test_damaged_files_are_named_with_their_client(begun):
     wrong(begin + ".*Failed to find any matching files")
     with pytest.raises(RunError, match="client 1: cannot read its state at "):
         read_state(begun.state.store[1])
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])
+def test_what_is_no_regular_file_is_named_with_its_client_at_once(begun, make, ending):
+    path = begun.path(1, 0, ending)
+    path.unlink()
+    make(path)
+    for read in (
+        lambda: begun.files.check(begun.process, begun.state.store),
+        lambda: begun.files.read(begun.state.store),
+    ):
+        with pytest.raises(RunError, match=f"client 1: {path} is no regular file"):
+            read()
+
+
+@pytest.mark.parametrize("name", ["", "..", "run-1/../..", "etc", "run-0123456789", "run-0123456\n"])
+def test_a_handle_of_a_checkpoint_names_the_folder_of_a_run(begun, name):
+    begun.state.store.merge([1], [{"directory": np.array(f"/somewhere/{name}")}])
+    with pytest.raises(RunError, match="client 1: .* is no folder of a run"):
+        begun.files.move(begun.state.store)
 
 
 def test_a_run_says_whose_file_it_was(tiny, process, tmp_path):

@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import collections
 import csv
+import gc
 import io
 import json
 import math
+import signal
+import sys
+import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -228,7 +233,7 @@ def test_a_non_finite_client_is_reported(tiny, tff_context):
         [],
         [],
     ]
-    assert shown.getvalue().count("non-finite update of client(s) 2 left out") == 2
+    assert shown.getvalue().count("client(s) 2 left out: its training was not finite") == 2
 
 
 def test_release_managers_of_tff(tiny, process, tmp_path):
@@ -271,3 +276,31 @@ def test_release_inside_a_running_event_loop(tiny, process, tmp_path):
 
     asyncio.run(notebook())
     assert "0.5" in (tmp_path / "metrics.csv").read_text()
+
+
+def test_ctrl_c_while_a_round_is_released_leaves_no_loop_and_no_coroutine_behind(monkeypatch):
+    """It reaches the main thread alone, which waits until the release is whole."""
+    done, complaints = [], []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: complaints.append(told.exc_value))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    class Interrupted:
+        async def release(self, value, key):
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(0.01)
+            done.append((key, threading.current_thread() is threading.main_thread()))
+
+    reporter = Released(Interrupted())
+    reporter.start(1, 9, [])
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for number in range(3):
+                with pytest.raises(KeyboardInterrupt):
+                    reporter.report({"event": "round", "task": 0, "round": number, "loss": {"0": 1.0}})
+            gc.collect()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done == [(1, False), (2, False), (3, False)]
+    assert not complaints
+    assert not [one for one in told if "awaited" in str(one.message) or "event loop" in str(one.message)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow_federated as tff
-from tensorflow_federated.python.core.impl.compiler import transformation_utils
+from placements import leaves, tensors, ways_out
 
 from tffcl.algorithms import build_fedseit
 from tffcl.program.handles import over_handles
@@ -26,26 +26,6 @@ def both(request, tiny, tff_context):
     return process, over_handles(process)
 
 
-def leaves(kind, path=""):
-    """Place of the argument and names in it -> type, of all that is at the clients."""
-    found = {}
-    if isinstance(kind, tff.FederatedType) and kind.placement is tff.CLIENTS:
-        found.update(tensors(kind.member, path))
-    elif isinstance(kind, tff.StructType):
-        for place, (name, part) in enumerate(tff.structure.iter_elements(kind)):
-            found.update(leaves(part, f"{path}/{name if path else place}"))
-    return found
-
-
-def tensors(kind, path):
-    if isinstance(kind, tff.StructType):
-        found = {}
-        for place, (name, part) in enumerate(tff.structure.iter_elements(kind)):
-            found.update(tensors(part, f"{path}/{name or place}"))
-        return found
-    return {path.lstrip("/"): str(kind)}
-
-
 def under(place, names):
     return {f"{place}/{name}": kind for name, kind in names.items()}
 
@@ -53,8 +33,8 @@ def under(place, names):
 def test_what_computations_take_from_and_give_to_clients(both):
     plain, process = both
     metrics = leaves(plain.next.type_signature.result[2])
-    assert all(kind in ("int32", "float32") for kind in metrics.values())  # scalars
-    knowledge = {"knowledge": f"float32[{plain.knowledge_size}]"}
+    assert all(kind in ("int32", "float32") for name, kind in metrics.items() if name != "refused")  # scalars
+    knowledge = {"knowledge": f"float32[{plain.knowledge_size}]", "refused": "str"}
     state = entries(plain.client_state_type)
     shown = {"attention": str(state["attention"])} if "attention" in state else {}
     incoming = {"2/keys": "int32[2]", "2/count": "int32"}  # which rows of the knowledge base are its own
@@ -88,22 +68,6 @@ def test_what_is_aggregated_is_what_the_method_declares(both):
     for name in ("next", "end_task"):
         assert ways_out(getattr(process, name)) == ways_out(getattr(plain, name)), name
     assert ways_out(process.next)
-
-
-def ways_out(computation):
-    """Types of the values of clients that intrinsics take to the server, once everything is written out."""
-    native = tff.backends.native.desugar_and_transform_to_native(computation)
-    found = []
-
-    def note(block):
-        if isinstance(block, tff.framework.Call) and isinstance(block.function, tff.framework.Intrinsic):
-            kind = block.function.type_signature
-            if isinstance(kind.result, tff.FederatedType) and kind.result.placement is tff.SERVER:
-                found.extend(leaves(kind.parameter).items())
-        return block, False
-
-    transformation_utils.transform_postorder(native.to_building_block(), note)
-    return sorted(found)
 
 
 def test_handles_are_of_the_size_of_a_path(both):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from unittest import mock
 
 import pytest
+import systems
 import tensorflow_federated as tff
 from run_directories import StopAfter, StopError, history
 
 from tffcl import metrics, runtime
 from tffcl.aggregators import ClientPrivacy, by_name
+from tffcl.program.settings import Settings
+from tffcl.program.state import sample_clients
 from tffcl.streams import Enrollment
 from tffcl.templates import compose_continual_process
 from tffcl.transfers import SIT, CentroidPrivacy
@@ -58,6 +63,54 @@ def test_clients_that_come_and_go_are_all_there_in_their_tasks(tiny, private):
     assert told["epsilon"] == pytest.approx(
         metrics.embedding_epsilon(4.0, 1e-5, times=6)
     )  # the client that stays
+
+
+class Told(SIT):
+    """Keeps the seed of the noise on what is told of each task, by its documents."""
+
+    def __init__(self, tiny):
+        super().__init__(k=tiny.FOREIGN, q=2, privacy=CentroidPrivacy(clip=2.0, noise_multiplier=5.0))
+        self.seeds = {}
+
+    def summarise(self, vectors, seed):
+        assert self.seeds.setdefault(vectors.tobytes(), tuple(seed)) == tuple(seed)  # the same at every call
+        return super().summarise(vectors, seed)
+
+
+@pytest.mark.parametrize("stop", [None, 1, 4])
+def test_noise_on_summaries_follows_from_secrets_that_a_run_keeps(tiny, process, noisy, tmp_path, stop):
+    """Also where it is stopped before its first round is done, when the summaries have been told already."""
+    told, again, other = Told(tiny), Told(tiny), Told(tiny)
+    failing = mock.Mock(side_effect=StopError, type_signature=process.next.type_signature)
+    stopped = process if stop else dataclasses.replace(process, next=failing)
+    with pytest.raises(StopError):
+        tiny.run(stopped, tmp_path, transfer=told, reporters=[StopAfter(stop)] if stop else ())
+    tiny.run(process, tmp_path, transfer=again, resume=True)
+    tiny.run(process, transfer=other)  # of the same seed
+    twice = set(told.seeds) & set(again.seeds)
+    assert len(twice) == 3  # the clients' documents of the task in which the run was stopped
+    assert all(told.seeds[vectors] == again.seeds[vectors] for vectors in twice)
+    whole = {**told.seeds, **again.seeds}
+    assert len({*whole.values(), *other.seeds.values()}) == 18  # three clients, three tasks, two runs
+    assert len({seed[:2] for seed in other.seeds.values()}) == 3
+    assert not any(
+        number < 2**16 for seed in other.seeds.values() for number in seed[:2]
+    )  # once in 10,000 runs
+
+
+def test_draws_that_an_epsilon_rests_on_follow_from_a_secret(tiny, private, process, noisy, tmp_path):
+    def drawn(made, **options):
+        recorder = systems.Recorder()
+        tiny.run(made, reporters=[recorder], num_rounds=8, clients_per_round=2, **options)
+        return [event["participants"] for event in recorder.events if event["event"] == "round"]
+
+    by_seed = [
+        sample_clients(Settings(8, 7, 2), range(3), task, number) for task in range(3) for number in range(8)
+    ]
+    assert drawn(process) == by_seed
+    private_draws = drawn(private, privacy=PRIVACY)
+    assert private_draws != by_seed  # equal by chance once in 3^24 runs, as are two runs
+    assert private_draws != drawn(private, privacy=PRIVACY)
 
 
 def test_nothing_is_told_where_nothing_is_noised(tiny, process):

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from run_directories import StopAfter, StopError, history, results
 
+from tffcl import storage
 from tffcl.errors import RunError
 from tffcl.program import ClientFiles, driver, state
 
@@ -155,7 +156,7 @@ def test_a_checkpoint_of_another_format_is_one_clear_line(tiny, process, stopped
     folder = stopped(5, tmp_path)
     for path in (folder / "checkpoints").glob("*.json"):
         path.write_text(json.dumps(dict(json.loads(path.read_text()), format=2)))
-    with pytest.raises(RunError, match="a checkpoint of another version of tffcl: format 2, expected 3"):
+    with pytest.raises(RunError, match="a checkpoint of another version of tffcl: format 2, expected 4"):
         tiny.run(process, folder, clients_per_round=2, resume=True)
 
 
@@ -251,10 +252,13 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
             real = os.replace
             patch.setattr("os.replace", lambda a, b: fail() if "knowledge" in str(b) else real(a, b))
         elif what == "manifest":
-            patch.setattr("tffcl.program.files.tempfile.mkstemp", fail)
+            patch.setattr(
+                "tffcl.program.checkpoint.write_json", lambda path, _: storage.write_whole(path, fail)
+            )
         else:
-            patch.setattr("tffcl.program.history.open", fail, raising=False)
-        with pytest.raises(RunError, match="cannot write .*: No space left on device"):
+            patch.setattr("tffcl.program.history._open", fail)
+        advice = "cannot write .*: No space left on device; make room; the last checkpoint is whole: resume"
+        with pytest.raises(RunError, match=advice):
             tiny.run(process, folder, clients_per_round=2, resume=True)
     tiny.run(process, folder, clients_per_round=2, resume=True)
     same(folder, straight)

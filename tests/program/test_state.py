@@ -7,8 +7,8 @@ from collections import OrderedDict
 
 import numpy as np
 
-from tffcl.program import checkpoint
 from tffcl.program import state as lib
+from tffcl.program.run_directory import RunDirectory
 from tffcl.program.settings import Settings
 
 
@@ -38,9 +38,29 @@ def test_who_needs_no_secret_has_none():
 
 def test_a_run_that_goes_on_keeps_its_secrets(tmp_path):
     process, settings = _process(secret=np.zeros(2, np.int32)), Settings(1, seed=7)
-    first, other = (lib.first_state(process, 2, settings) for _ in range(2))
-    checkpoint.Checkpoints(tmp_path).save(first, 0)
-    restored, _ = checkpoint.Checkpoints(tmp_path).restore(other)
+    names = (lib.SUMMARIES, lib.PARTICIPANTS)
+    first, other = (lib.start(process, 2, settings, lambda state: state, secret=names) for _ in range(2))
+    directory = RunDirectory(tmp_path)
+    directory.history.append({"event": "round"})
+    directory.save(first)
+    restored = RunDirectory(tmp_path).restore(other)
     for client in range(2):
         np.testing.assert_array_equal(restored.store[client]["secret"], first.store[client]["secret"])
         assert not np.array_equal(other.store[client]["secret"], first.store[client]["secret"])
+    assert [first.secrets[name].shape for name in names] == [(2, 2), (2,)]
+    assert len({*first.secrets[names[0]].flat, *first.secrets[names[1]], *other.secrets[names[0]].flat}) == 10
+    for name in names:
+        np.testing.assert_array_equal(restored.secrets[name], first.secrets[name])
+        assert not np.array_equal(other.secrets[name], first.secrets[name])
+
+
+def test_participants_follow_from_the_secret_where_there_is_one():
+    secrets, seeds = [np.array([5, number], np.int32) for number in (-1, 2)], (7, 8)
+
+    def drawn(seed, secret):
+        return [lib.sample_clients(Settings(9, seed, 3), range(10), 1, number, secret) for number in range(9)]
+
+    assert drawn(7, secrets[0]) == drawn(8, secrets[0])
+    assert drawn(7, secrets[0]) != drawn(7, secrets[1])
+    assert len({str(drawn(seed, None)) for seed in seeds}) == 2
+    assert all(sorted(set(one)) == one and len(one) == 3 for one in drawn(7, secrets[0]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 from run_directories import history
@@ -42,7 +45,7 @@ def test_wrong_data_are_not_written(tiny, process, tmp_path):
     with pytest.raises(InputError, match="client 1, task 0, train: label 7"):
         write_client_data(tiny.TinyData(2, 1, client_1_task_0={"train": train}), tmp_path, process=process)
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="client 0, task 0: cannot write .*Not a directory"):
+    with pytest.raises(RunError, match="cannot be a folder of clients' data: .*file is a file"):
         write_client_data(tiny.TinyData(1, 1), tmp_path / "file")
 
 
@@ -58,6 +61,16 @@ def test_files_that_cannot_be_used(tiny, process, written, tmp_path):
         StoredData(str(tmp_path), 1, 1).task(0, 0)
     with pytest.raises(InputError, match="absolute path"):
         StoredData("data", 3, 2)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_regular_file_is_named_with_its_client_at_once(written, tmp_path, make):
+    folder = shutil.copytree(written, tmp_path / "data")
+    path = folder / "client-0002" / "data-001-train.index"
+    path.unlink()
+    make(path)
+    with pytest.raises(RunError, match=f"client 2: {path} is no regular file"):
+        StoredData(str(folder), 3, 2).task(0, 0)
 
 
 def test_what_has_to_be_said_for_them(tiny, process, written, tmp_path):

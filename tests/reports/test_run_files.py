@@ -1,12 +1,11 @@
 """Run directories: whole, cut short by a kill, damaged."""
 
 import json
-import os
 
 import pytest
 
 from tffcl import reports
-from tffcl.errors import InputError, RunError
+from tffcl.errors import InputError
 from tffcl.reports import run_files
 
 ROUND = {"event": "round", "task": 0, "round": 0, "accuracy": {"0": [0.5]}}
@@ -50,7 +49,7 @@ def test_the_newer_line_of_a_round_counts(tmp_path):
     ("content", "message"),
     [
         ("{broken\n" + json.dumps(ROUND) + "\n", "line 1: not valid JSON"),
-        ("[1]\n", "line 1: expected a JSON object, got list"),
+        ("[1]\n", "line 1: expected a JSON object, found list"),
         (b"\xff\xfe\n" + json.dumps(ROUND).encode(), "line 1: not valid JSON"),
     ],
 )
@@ -61,31 +60,40 @@ def test_damage_elsewhere_names_the_line(tmp_path, content, message):
     assert "\n" not in str(caught.value)
 
 
-def test_missing_files_and_wrong_results(tmp_path):
-    with pytest.raises(InputError, match=r"history\.jsonl: cannot be read .*expected a run directory"):
-        reports.load_history(tmp_path)
-    with pytest.raises(InputError, match=r"results\.json: cannot be read .*resume the run"):
+LOADERS = {"results.json": reports.load_results, "history.jsonl": reports.load_history}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_what_is_missing_is_said_with_the_way_out(tmp_path, name):
+    load = LOADERS[name]
+    with pytest.raises(InputError, match="nothing: no such run directory"):
+        load(tmp_path / "nothing")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file: no such run directory"):
+        load(tmp_path / "file")
+    with pytest.raises(InputError, match=r"expected a run directory, found no config\.json in it"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    words = {
+        "results.json": "resume the run to finish it",
+        "history.jsonl": "no such file; expected the history",
+    }
+    with pytest.raises(InputError, match=words[name]):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"method": ', "null", "[]", "3", '"x"', "\xff", "[" * 100_000, '{"a": ' * 65 + "1" + "}" * 65],
+)
+def test_results_of_another_kind_are_one_line(tmp_path, content):
+    path = tmp_path / "results.json"
+    path.write_text(content, encoding="latin-1")
+    with pytest.raises(InputError, match=r"results\.json: (not valid JSON|expected a JSON object)") as caught:
         reports.load_results(tmp_path)
-    (tmp_path / "results.json").write_text('{"method": ')
-    with pytest.raises(InputError, match="not valid JSON"):
-        reports.load_results(tmp_path)
-    (tmp_path / "results.json").write_text("[]")
-    with pytest.raises(InputError, match="expected a JSON object"):
-        reports.load_results(tmp_path)
-    (tmp_path / "results.json").write_text('{"method": "fedseit"}')
+    assert "\n" not in str(caught.value)
+    path.write_text('{"method": "fedseit"}')
     assert reports.load_results(tmp_path) == {"method": "fedseit"}
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = run_files.write_whole(tmp_path / "new" / "a.png", b"old")
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(RunError, match=r"a\.png: cannot be written \(No space left on device\)"):
-        run_files.write_whole(path, b"new")
-    assert [(file.name, file.read_bytes()) for file in path.parent.iterdir()] == [("a.png", b"old")]
 
 
 def test_total_of_nested_numbers():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -112,13 +111,11 @@ def test_a_closed_runtime_is_one_clear_line():
 
 
 @pytest.mark.parametrize("size", [1, 50_000])
-def test_a_killed_worker_is_one_clear_line_at_once(size):
+def test_a_killed_worker_is_one_clear_line_and_nothing_is_tried_again(size):
     clients = [np.ones(size, np.float32)]
     with runtime.local() as local:
         _double_and_mean(clients, clients[0])
         os.kill(local.worker.pid, signal.SIGKILL)
-        start = time.monotonic()
         with pytest.raises(errors.RunError, match=r"^lost the worker .* was ended by SIGKILL.*$") as caught:
             _double_and_mean(clients, clients[0])
-        assert time.monotonic() - start < 5
         assert "\n" not in str(caught.value)

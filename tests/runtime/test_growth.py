@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import gc
+import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from serving import assert_settles
 
 from tffcl import runtime
 from tffcl.runtime import stubs
@@ -74,7 +76,7 @@ def test_rounds_leave_nothing_behind(context, monkeypatch):
     monkeypatch.setattr(tff.framework.RemoteExecutorGrpcStub, "dispose", disposed)
 
     def rounds(number):
-        """Runs rounds whose results go into the next; what lives afterwards."""
+        """Runs rounds whose results go into the next."""
         shared = np.ones(8000, np.float32)
         states = [collections.OrderedDict(base=shared, count=np.int32(0))] * 3
         for _ in range(number):
@@ -82,15 +84,25 @@ def test_rounds_leave_nothing_behind(context, monkeypatch):
         assert states[2]["count"] == number
         del shared, states
         gc.collect()
-        return len(living), len(gc.get_objects())
 
     with tff.framework.get_context_stack().install(context):
-        rounds(5)  # compiles, and fills what is kept of computations
+        rounds(2)  # compiles, and fills what is kept of computations
         gc.freeze()  # what is there already need not be looked through again and again
         try:
-            values, objects = rounds(5)
-            later_values, later_objects = rounds(25)
+            # A single value or object that stays after every round would make 30 in a window.
+            assert_settles(lambda: rounds(1), lambda: len(living) + len(gc.get_objects()), 15)
         finally:
             gc.unfreeze()
-    assert later_values == values
-    assert later_objects - objects < 20  # a single object that stays after every round would make 25
+
+
+@pytest.mark.parametrize("warm_up", [0, 45, 200])
+def test_a_heap_that_settles_late_is_no_growth(warm_up):
+    calls = itertools.count()
+    assert_settles(lambda: next(calls), lambda: 2 * min(next(calls), warm_up), 10)
+
+
+@pytest.mark.parametrize("kept", [1, 1000])
+def test_what_is_kept_of_every_call_never_settles(kept):
+    calls = itertools.count()
+    with pytest.raises(pytest.fail.Exception, match="does not settle"):
+        assert_settles(lambda: next(calls), lambda: kept * next(calls), 15)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
-import time
 from collections import OrderedDict
 from unittest import mock
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from serving import assert_settles
 
 from tffcl import errors, runtime
 from tffcl.runtime import in_process_runtime, plans
@@ -245,15 +246,16 @@ def test_nothing_is_compiled_again_and_memory_does_not_grow():
         compute = tff.federated_computation(lambda x: tff.federated_map(double, x), _VECTORS)
         for _ in range(2):  # another runtime has no need to compile either
             with runtime.in_process(clients_at_once=1):
-                for _ in range(5):
-                    compute(vectors)
-                before = resident_bytes(os.getpid())
-                graphs = len(in_process_runtime._plans._planner._cache)
-                for call in range(30):
+                compute(vectors)
+                graphs, calls = len(in_process_runtime._plans._planner._cache), itertools.count()
+
+                def compute_again(calls=calls):
+                    call = next(calls)
                     compute([vectors[0][: 500_000 - call]] * (1 + call % 4))
+
+                # A window makes 75 variables and results of 2 MB each.
+                assert_settles(compute_again, lambda: resident_bytes(os.getpid()), 16e6)
                 assert len(in_process_runtime._plans._planner._cache) == graphs
-                # 90 variables and results of 2 MB each are not kept.
-                assert resident_bytes(os.getpid()) - before < 16e6
     assert compiler.call_count == 1
 
 
@@ -273,9 +275,9 @@ def test_graphs_are_freed_with_their_computations():
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ([[1.5]], r"argument\[0\]: expected int32, found \[1.5\]"),
-        ([1, "a"], r"argument\[1\]: expected int32, found 'a'"),
-        ([np.arange(2)], r"argument\[0\]: expected int32"),
+        ([[1.5]], r"argument\[client 0\]: expected int32, found \[1.5\]"),
+        ([1, "a"], r"argument\[client 1\]: expected int32, found 'a'"),
+        ([np.arange(2)], r"argument\[client 0\]: expected int32"),
         (3, "expected a list with a value for each client, found int"),
     ],
 )
@@ -328,7 +330,6 @@ def test_the_first_error_stops_clients_that_would_run_for_ever(in_process):
     compute = tff.federated_computation(lambda x: tff.federated_map(endless, x), _INTS)
     with pytest.raises(errors.RunError, match="found a zero"):
         compute([0])
-    start = time.monotonic()
     with pytest.raises(errors.RunError, match="found a zero"):
         compute([0, 5, 0])
     with pytest.raises(errors.RunError, match="found a zero"):
@@ -336,7 +337,6 @@ def test_the_first_error_stops_clients_that_would_run_for_ever(in_process):
     for _ in range(50):  # whatever the moment at which the others are when the first fails
         with pytest.raises(errors.RunError, match="found a zero"):
             compute([0, 5, 5])
-    assert time.monotonic() - start < 60
 
 
 def test_leaving_restores_the_context_and_ends_the_threads():

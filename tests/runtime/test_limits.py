@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors, runtime
-from tffcl.runtime import limits
+from tffcl.runtime import executor, limits
 
 _VECTOR = tff.TensorType(np.float32, [None])
 _TASK = tff.to_type(collections.OrderedDict(tokens=_VECTOR, train=collections.OrderedDict(extremes=_VECTOR)))
@@ -84,6 +84,40 @@ def test_several_workers_take_what_one_cannot_and_a_broadcast_is_checked_too():
             _totals_of_clients([_task(5000, 10)] * 8)
         with pytest.raises(errors.RunError, match="78.14 KiB cannot be sent to a worker"):
             _broadcast(np.ones(20_000, np.float32), [np.ones(3, np.float32)] * 2)
+
+
+_PARTS = collections.OrderedDict(
+    b=tff.TensorType(np.float32, [12_000]), a=(tff.TensorType(np.float32, [15_000]), tff.TensorType(np.int32))
+)
+
+
+@tff.tensorflow.computation(tff.TensorType(np.float32))
+def _large_structure(x):
+    return collections.OrderedDict(b=tf.fill([12_000], x), a=(tf.fill([15_000], 2 * x), tf.constant(3)))
+
+
+_identity = tff.tensorflow.computation(lambda x: tf.nest.map_structure(tf.identity, x), _PARTS)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("parts", [lambda: _large_structure(1.0), lambda: _identity(_large_structure(1.0))])
+def test_a_structure_comes_in_parts_where_its_type_says_that_it_is_large(num_workers, parts, monkeypatch):
+    with runtime.local(num_threads=1, num_workers=num_workers):
+        expected = parts()
+        monkeypatch.setattr(limits, "MAX_MESSAGE_BYTES", _LIMIT)
+        whole, fetch = [], executor.WorkerExecutor.fetch
+
+        def watched(self, value_ref):
+            message = fetch(self, value_ref)
+            whole.append(message.ByteSize())
+            return message
+
+        monkeypatch.setattr(executor.WorkerExecutor, "fetch", watched)
+        found = parts()
+    assert max(whole) < _LIMIT
+    assert type(found) is type(expected)
+    assert list(found) == list(expected)
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
 
 
 def test_the_limit_is_below_that_of_protobuf():

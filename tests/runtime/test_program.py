@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from serving import is_running
+from serving import PATIENCE, is_running
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,7 @@ print(five(), local.worker.pid)
 @pytest.fixture(name="ended", scope="module")
 def _ended():
     """How it ended: one import of TFF for all tests."""
-    return subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=200)
+    return subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.fixture(name="lines")
@@ -101,5 +101,5 @@ def test_it_ends_quietly(ended, lines):
 def test_a_program_that_enters_no_runtime_ends_in_silence():
     """What TFF makes when it is imported is let go of in time: else Python tells of an exception in a destructor."""
     code = "from tffcl.runtime import quiet_logs; quiet_logs(); from tffcl import models; print(models.MADE.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "MADE\n", "")

@@ -6,13 +6,15 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
+import traceback
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from serving import Accident, is_running
+from serving import Accident, assert_settles, is_running, wait_until
 
 from tffcl import errors, runtime
 from tffcl.runtime import health, remote_runtime, remote_workers
@@ -25,7 +27,7 @@ _ONE = tff.TensorType(np.float32, [1])
 
 @tff.tensorflow.computation(_ONE)
 def _slow_square(x):
-    """Half a second of work for each element of x, which cannot be told from any other work."""
+    """Some work for each element of x, which cannot be told from any other work."""
 
     def step(n, total):
         a = tf.fill([300, 300], 1e-3) + tf.cast(n, tf.float32) * 1e-9
@@ -80,7 +82,7 @@ def test_a_worker_that_is_killed_in_mid_round(victim, caplog):
         pid = workers[victim].pid
         with (
             caplog.at_level(logging.WARNING, logger="tffcl"),
-            Accident(pid, lambda: os.kill(pid, signal.SIGKILL)),
+            Accident(workers[victim].address, lambda: os.kill(pid, signal.SIGKILL)),
         ):
             assert_right(_work(CLIENTS))
         (event,) = entered.events
@@ -94,37 +96,36 @@ def test_a_worker_that_is_killed_in_mid_round(victim, caplog):
 
 
 def test_a_worker_that_stands_still_in_mid_round():
-    with two_workers(patience=1.0) as (entered, workers):
+    with two_workers(patience=3.0) as (entered, workers):
         assert _quick(CLIENTS) == 10
-        pid, start = workers[1].pid, time.monotonic()
-        with Accident(pid, lambda: os.kill(pid, signal.SIGSTOP)):
+        with Accident(workers[1].address, lambda: os.kill(workers[1].pid, signal.SIGSTOP)):
             assert_right(_work(CLIENTS))
-        assert time.monotonic() - start < 60
         (event,) = entered.events
-        assert event == {"worker": workers[1].address, "reason": "no answer within 1 s"}
+        assert event == {"worker": workers[1].address, "reason": "no answer within 3 s"}
 
 
 def test_a_worker_that_goes_on_takes_part_again():
-    with two_workers(patience=0.5) as (entered, workers):
+    with two_workers(patience=3.0) as (entered, workers):
         os.kill(workers[1].pid, signal.SIGSTOP)
         assert _quick(CLIENTS) == 10
         os.kill(workers[1].pid, signal.SIGCONT)
-        deadline = time.monotonic() + 20
-        while entered.workers[1].reason is not None and time.monotonic() < deadline:
-            time.sleep(0.2)
+
+        def is_back():
             assert _quick(CLIENTS) == 10
-        assert entered.workers[1].reason is None
-        assert _quick(CLIENTS) == 10
+            return entered.workers[1].reason is None
+
+        wait_until(is_back, lambda: entered.workers[1].reason)
         assert len(entered.events) == 1
 
 
 def test_a_worker_that_needs_longer_than_the_deadline():
-    with two_workers(call_timeout=2.0) as (entered, workers):
+    seconds = 3.0
+    with two_workers(call_timeout=seconds) as (entered, workers):
         assert _quick(CLIENTS) == 10
         os.kill(workers[0].pid, signal.SIGSTOP)
         start = time.monotonic()
         assert _quick(CLIENTS) == 10
-        assert 1.5 < time.monotonic() - start < 30
+        assert time.monotonic() - start > seconds / 2
         assert entered.events[0] == {
             "worker": workers[0].address, "reason": "not done within the time for a call"
         }  # fmt: skip
@@ -196,26 +197,28 @@ def test_a_closed_runtime_is_one_clear_line():
         assert not local.events
 
 
+def _watching():
+    """Threads that ask gRPC again and again how a channel stands: an exception ends them when it is closed."""
+    found = set()
+    for thread, frame in sys._current_frames().items():
+        names = {each.f_code.co_name for each, _ in traceback.walk_stack(frame)}
+        found |= {thread} if "_poll_connectivity" in names else set()
+    return found
+
+
+def test_no_thread_watches_a_channel_that_will_be_closed():
+    before = _watching()
+    with runtime.local(1, num_workers=2) as local, runtime.local(1):
+        _quick(CLIENTS)
+        with tff.framework.get_context_stack().install(local.context):
+            _quick(CLIENTS)
+        assert _watching() <= before
+
+
 def test_workers_that_are_not_there(monkeypatch):
     monkeypatch.setattr(remote_runtime, "_START_SECONDS", 1.0)
     with pytest.raises(errors.RunError, match="no worker answers at localhost:9 .*tffcl worker"):
         runtime.remote(["localhost:9"])
-
-
-@pytest.mark.parametrize(
-    ("addresses", "message"),
-    [
-        ([], "a list of host:port"),
-        ("localhost:1", "a list of host:port"),
-        (["localhost"], "found 'localhost'"),
-        (["localhost:x"], "found 'localhost:x'"),
-        (["localhost:70000"], "found 'localhost:70000'"),
-        (["a:1", "a:1"], "each worker once"),
-    ],
-)
-def test_addresses_that_are_none(addresses, message):
-    with pytest.raises(errors.InputError, match=message):
-        runtime.remote(addresses)
 
 
 @pytest.mark.parametrize("options", [{"call_timeout": 0}, {"patience": -1.0}])
@@ -225,16 +228,12 @@ def test_seconds_that_are_none(options):
 
 
 def test_nothing_is_kept_from_call_to_call():
-    """Memory of the workers and the number of values in flight stay as they are."""
+    """A worker gets 4 MB in each call."""
     big = [np.ones(500_000, np.float32)] * 4
     with runtime.local(num_threads=1, num_workers=2) as local:
-        for _ in range(5):
-            _quick(big)
-        before = [resident_bytes(process.pid) for process in local.processes]
-        for _ in range(30):
-            _quick(big)
-        for process, then in zip(local.processes, before):
-            assert 0 < resident_bytes(process.pid) < then + 16e6  # 0 would be one that has ended
+        pids = [process.pid for process in local.processes]
+        assert_settles(lambda: _quick(big), lambda: sum(map(resident_bytes, pids)), 16e6)
+        assert all(map(is_running, pids))
 
 
 def test_in_context_of_one_worker_nothing_is_lost(tff_context):

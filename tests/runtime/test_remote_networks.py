@@ -8,7 +8,6 @@ import os
 import pathlib
 import re
 import subprocess
-import time
 
 import numpy as np
 import pytest
@@ -119,12 +118,10 @@ CLIENTS = [np.array([n], np.float32) for n in (1, 2, 3, 4)]
 @pytest.mark.slow
 def test_one_of_two_machines_is_cut_off_in_mid_round(machines):
     addresses = [machine.address for machine in machines]
-    with runtime.remote(addresses, patience=2.0) as entered:
+    with runtime.remote(addresses, patience=5.0) as entered:
         assert _quick(CLIENTS) == [10]
-        start = time.monotonic()
-        with Accident(machines[1].served.worker_pid, machines[1].cut):
+        with Accident(addresses[1], machines[1].cut):
             assert _work(CLIENTS) == [30]
-        assert time.monotonic() - start < 60
         assert [event["worker"] for event in entered.events] == [addresses[1]]
         assert _quick(CLIENTS) == [10]
 
@@ -177,7 +174,7 @@ def test_the_example_of_fedseit_over_two_machines(machines, example, tmp_path):
 
     start("one", machines[0])
     history = tmp_path / "both" / "run" / "history.jsonl"
-    with Accident(machines[1].served.worker_pid, machines[1].kill, history, 1):
+    with Accident(machines[1].address, machines[1].kill, history, 1):
         start("both", *machines)
     assert_same_results(tmp_path / "both" / "run", tmp_path / "one" / "run")
     lines = events(history)

@@ -125,8 +125,9 @@ def test_a_round_without_the_clients_of_a_lost_worker(tiny, process, tmp_path, m
         tiny.run(process, tmp_path / "run", data, reporters=[ProgressBar(shown)])
     drawn = driver.state_lib.sample_clients
 
-    def others(settings, active, task, round_num):
-        return [c for c in drawn(settings, active, task, round_num) if (c, task, round_num) != (2, 0, 1)]
+    def others(settings, active, task, round_num, *secret):
+        some = drawn(settings, active, task, round_num, *secret)
+        return [client for client in some if (client, task, round_num) != (2, 0, 1)]
 
     monkeypatch.setattr(driver.state_lib, "sample_clients", others)
     with runtime.local(num_threads=1):
@@ -136,6 +137,7 @@ def test_a_round_without_the_clients_of_a_lost_worker(tiny, process, tmp_path, m
     assert (event["task"], event["round"]) == (0, 1)
     assert event["participants"] == [0, 1, 2]
     assert event["left_out"] == event.pop("not_reported") == [2]
+    assert event.pop("left_out_reasons") == {"2": "its worker got lost"}
     assert [one["worker"] for one in event["worker_failures"]] == [local.workers[1].address]
     assert list(event["loss"]) == ["0", "1"]
     assert event["bytes_up"].pop("2") == 0
@@ -144,4 +146,4 @@ def test_a_round_without_the_clients_of_a_lost_worker(tiny, process, tmp_path, m
     del event["bytes_down_dense"]["2"]
     event.update(participants=[0, 1], left_out=[])
     assert_same(events, expected)
-    assert shown.getvalue().count("task 0, round 1: client(s) 2 left out, their worker got lost") == 1
+    assert shown.getvalue().count("task 0, round 1: client(s) 2 left out: its worker got lost") == 1

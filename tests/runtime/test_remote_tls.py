@@ -10,11 +10,11 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
+from serving import PATIENCE, wait_until
 
 from tffcl import runtime
 from tffcl.runtime import health
@@ -75,18 +75,19 @@ def stunnel(folder, name, port, **replaced):
     path.write_text(text)
     process = subprocess.Popen([_STUNNEL, path], cwd=folder, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 20
-        while True:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            assert process.poll() is None, text
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: _listens(port) or process.poll() is not None, lambda: text)
+        assert process.poll() is None, text
         yield
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE)
+
+
+def _listens(port):
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+    return False
 
 
 @pytest.fixture(name="door", scope="module")
@@ -124,7 +125,7 @@ def test_a_certificate_of_another_authority_is_refused(folder, door):
 
 def _speak_without_a_certificate(folder, door):
     context = ssl.create_default_context(cafile=folder / "ca.pem")
-    plain = socket.create_connection(("127.0.0.1", door), timeout=10)
+    plain = socket.create_connection(("127.0.0.1", door), timeout=PATIENCE)
     with plain, context.wrap_socket(plain, server_hostname="worker-a") as secure:
         # What is sent to one that has refused may destroy its last word; an HTTP/2 server would speak first.
         secure.recv(1)

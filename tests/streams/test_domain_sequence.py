@@ -137,7 +137,7 @@ def test_the_seed_decides():
     assert content(rotations())[0][0] != content(rotations())[0][1]
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=40)
 @hypothesis.given(
     num_clients=st.integers(1, 6),
     num_tasks=st.integers(1, 4),

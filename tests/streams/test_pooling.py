@@ -51,7 +51,7 @@ def test_offline_by_hand():
     assert content(stream) == [[(0, 0, (0, 1, 2), [0, 2, 3, 5, 7, 9], [1, 4, 8], [0, 1, 2])]]
 
 
-@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.settings(max_examples=25)
 @hypothesis.given(
     st.sampled_from([streams.label_sequence, streams.non_iid, streams.overlapping]),
     st.integers(1, 3),

@@ -58,7 +58,7 @@ def test_single_digits_by_default():
         assert abs(len(task.validation) - len(documents(task)) / 6) <= 0.5
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=40)
 @hypothesis.given(
     st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.booleans(), st.integers(0, 1000)
 )

@@ -103,11 +103,11 @@ def test_types_of_the_docstring(process):
     raw = at_clients(OrderedDict(context=OrderedDict(), examples=examples))
     only_key = at_clients(OrderedDict(key=tff.TensorType(np.int32, [2])))
     check(process.prepare, [server, only_key, incoming, raw], at_clients(examples))
-    metrics = at_clients(OrderedDict(round=np.int32))
+    metrics = at_clients(OrderedDict(round=np.int32, refused=np.str_))
     of_mean = OrderedDict(mean_value=(), mean_weight=())
     measured = at_server(OrderedDict(aggregator=of_mean, finalizer=OrderedDict(norm=np.float32)))
     check(process.next, [server, total, data], (server, total, metrics, measured))
-    upload = at_clients(OrderedDict(knowledge=floats(2)))
+    upload = at_clients(OrderedDict(knowledge=floats(2), refused=np.str_))
     check(process.end_task, [server, state, data], (state, upload))
     check(process.evaluate, [server, total, raw], at_clients(OrderedDict(count=np.int32)))
     assert process.client_state_type == state.member
@@ -175,6 +175,10 @@ class Changed(CountingWork):
             {"train": lambda r: (*r[:2], tf.constant(1), r[3])},
             "train, entry 'weight' should be float32, found int32",
         ),
+        (
+            {"train": lambda r: (*r[:3], {"refused": tf.constant("")})},
+            "train reports a metric 'refused', which is the server's to say",
+        ),
         ({"initialize_shared": lambda r: tf.zeros([5])}, r"entry 'shared' should be float32\[2\]"),
         ({"initialize_client": lambda r: {}}, "initialize_client returned no entry named 'key'"),
         (
@@ -236,6 +240,29 @@ def test_computations_of_another_process_do_not_fit(process):
         ContinualProcess(**{**kept, "begin_task": other.begin_task})
     with pytest.raises(errors.ContractError, match="end_task: argument client_states, entry 'more'"):
         ContinualProcess(**{**kept, "end_task": other.end_task})
+
+
+def one_round(process):
+    """What is reported of two clients, with three examples each, all of whose numbers are 1."""
+    server, x = process.initialize(), OrderedDict(x=np.ones([3, 2], np.float32))
+    data = [OrderedDict(context=OrderedDict(), train=x, validation=x)] * 2
+    states = [OrderedDict(total=np.zeros(2, np.float32))] * 2
+    return process.next(server, states, data)[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, b""),
+        ({"largest_value": 2.5}, b"delta: values should be finite, 2.5 at most"),
+        ({"limits": lambda _: {"weight": tf.constant(0.5)}}, b"weight: should be 0 to 0.5, found 1"),
+        ({"faults": lambda _: [(tf.constant(False), "no"), (tf.constant(True), "too round")]}, b"too round"),
+        ({"train": lambda r: (*r[:2], tf.constant(3.0), r[3])}, b""),
+        ({"train": lambda r: (*r[:2], tf.constant(3.5), r[3])}, b"weight: should be 0 to 3, found 3.5"),
+    ],
+)
+def test_a_client_work_says_what_the_server_takes(changes, reason, tff_context):
+    assert [told["refused"] for told in one_round(compose(Changed(**changes)))] == [reason] * 2
 
 
 def test_it_runs(process, tff_context):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import struct
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -75,5 +79,64 @@ def test_a_file_cut_short_is_damaged(path, share):
 
 def test_no_file_is_one_line(tmp_path):
     for function in (archive.read, archive.checksum):
-        with pytest.raises(RunError, match="cannot read .*none.npz: No such file"):
+        with pytest.raises(RunError, match="none.npz: no such file; expected an archive of arrays"):
             function(tmp_path / "none.npz")
+
+
+def header(shape, dtype="<f4"):
+    """An array in numpy's format, up to its first value."""
+    text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def packed(path, content, how=zipfile.ZIP_STORED, times=1):
+    """An archive with one array, or with several that are the same bytes of the file."""
+    with zipfile.ZipFile(path, "w", how) as made:
+        made.writestr("a.npy", content)
+        for number in range(1, times):
+            again = zipfile.ZipInfo(f"a{number}.npy")
+            first = made.infolist()[0]
+            for name in ("CRC", "file_size", "compress_size", "header_offset", "external_attr"):
+                setattr(again, name, getattr(first, name))
+            made.filelist.append(again)
+
+
+LIARS = {
+    "more than memory has": lambda path: packed(path, header((1 << 40,))),
+    "more than there is": lambda path: packed(path, header((1000,)) + b"0" * 40),
+    "less than there is": lambda path: packed(path, header((1,)) + b"0" * 40),
+    "less than nothing": lambda path: packed(path, header((-1,)) + b"0" * 40),
+    "compressed": lambda path: packed(path, header((1 << 20,)) + bytes(4 << 20), zipfile.ZIP_DEFLATED),
+    "the same bytes again and again": lambda path: packed(path, header((1 << 10,)) + bytes(4 << 10), times=9),
+    "Python objects": lambda path: packed(path, header((1,), "|O") + b"cos\nos\n."[:8]),
+    "no array": lambda path: packed(path, b"text"),
+    "nothing": lambda path: packed(path, b""),
+}
+
+
+@pytest.mark.parametrize("make", LIARS.values(), ids=LIARS)
+def test_no_more_is_read_than_the_file_holds(tmp_path, make, monkeypatch):
+    path = tmp_path / "x.npz"
+    make(path)
+    room = []
+    monkeypatch.setattr(np.lib.format, "read_array", lambda file, **_: room.append(file))
+    with pytest.raises(RunError, match=r"x\.npz is damaged, or no archive of arrays") as caught:
+        archive.read(path)
+    assert "\n" not in str(caught.value)
+    assert not room  # it was found out before numpy made room
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_regular_file_is_one_line(tmp_path, make):
+    make(tmp_path / "x.npz")
+    for function in (archive.read, archive.checksum):
+        with pytest.raises(RunError, match="expected an archive of arrays in a regular file"):
+            function(tmp_path / "x.npz")
+
+
+def test_arrays_that_are_needed_are_named(path):
+    assert list(archive.read(path, "past", "base")) == list(ARRAYS)
+    with pytest.raises(
+        RunError, match=r"expected the arrays \['past', 'none'\], found \['base', 'name', 'past'"
+    ):
+        archive.read(path, "past", "none")

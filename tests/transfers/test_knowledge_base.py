@@ -138,7 +138,7 @@ def test_loading_a_damaged_file_is_one_clear_error(tmp_path):
     np.savez(path, something=np.zeros(3))
     with pytest.raises(errors.RunError, match="not a whole knowledge base"):
         KnowledgeBase.load(path)
-    with pytest.raises(errors.RunError, match="cannot read .*missing"):
+    with pytest.raises(errors.RunError, match="missing.npz: no such file"):
         KnowledgeBase.load(tmp_path / "missing.npz")
 
 

@@ -6,7 +6,7 @@ FedAvg, FedProx, and with penalties EWC and FedCurv.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from tffcl.client_works.penalised import Penalised, Penalties
 from tffcl.client_works.task_views import of_task
 from tffcl.client_works.training import ParameterGroup, Step, TrainingLoop, fresh_schedule, num_examples
 from tffcl.models.network import Network
-from tffcl.templates import ClientWork
+from tffcl.templates import ClientWork, admission
 
 Tensors = Mapping[str, tf.Tensor]
 
@@ -86,6 +86,8 @@ class PlainWork(ClientWork):
         self.shared_type = tff.TensorType(np.float32, [network.kernels.size + penalties.shared_size])
         self.knowledge_size, self.num_foreign, self.max_classes = 0, 0, network.max_classes
         self.plan_size = network.plan_size
+        if penalties.shared_size:
+            self.largest_value = admission.LARGEST**3  # squares of gradients, times kernels
 
     def initialize_shared(self) -> tf.Tensor:
         key = randomness.fold(randomness.root_key(self._seed), randomness.BASE)
@@ -189,6 +191,12 @@ class PlainWork(ClientWork):
         """Which kernels the client sends, bool `[size]`: not those that no pattern of its masks uses."""
         support = self.network.support(state["plan"])
         return tf.ones_like(base, tf.bool) if support is None else support > 0.5
+
+    def faults(self, update: Tensors, limits: Tensors) -> Sequence[admission.Fault]:
+        """Kernels are held to the usual bound also beside the sums of penalties, which may be larger."""
+        if not self._penalties.shared_size:
+            return ()
+        return [admission.value_fault("delta of kernels", self._penalties.kernels(update["delta"]))]
 
     def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
         return OrderedDict(plan=state["plan"], local=of_task(task, state["past_local"], state["local"]))

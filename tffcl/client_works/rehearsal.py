@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from tffcl.client_works.training import ParameterGroup, Step, TrainingLoop, fres
 from tffcl.models.encoders import FrozenEncoder, draw, mean_of
 from tffcl.models.mlp import MLP
 from tffcl.templates import ClientWork
+from tffcl.templates.admission import Fault
 
 Tensors = Mapping[str, tf.Tensor]
 
@@ -254,6 +255,17 @@ class RehearsalWork(ClientWork):
             OrderedDict(weights=update, rehearsal=rows),
             weight,
             reported,
+        )
+
+    def limits(self, state: Tensors, data: Mapping[str, Any]) -> Tensors:
+        most = tf.minimum(self.sharing.send_per_round, num_examples(data["train"]))
+        return {**super().limits(state, data), "rows": most, "task": state["run_task"]}
+
+    def faults(self, update: Tensors, limits: Tensors) -> Sequence[Fault]:
+        if self.sharing.kind == "none":
+            return ()
+        return rehearsal_memory.faults(
+            update["rehearsal"], limits["rows"], limits["task"], self._classifier.classes
         )
 
     def _task_key(self, state: Tensors) -> tf.Tensor:

@@ -8,11 +8,13 @@ and tasks take turns until the memory is full, so that none has two rows more th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from tffcl.templates.admission import Fault
 
 Rows = Mapping[str, tf.Tensor]
 
@@ -35,6 +37,34 @@ def no_rows(width: int) -> OrderedDict:
         task=tf.zeros([0], tf.int32),
         priority=tf.zeros([0], tf.int32),
     )
+
+
+def faults(rows: Rows, most: tf.Tensor, task: tf.Tensor, classes: int) -> Sequence[Fault]:
+    """What may be wrong with rows that a client sends of a task, beside their values (`ClientWork.faults`).
+
+    Args:
+      rows: as sent, so not even of one length for certain.
+      most: int32, rows that the client may send.
+      task: int32, number of the task that it learns.
+      classes: labels lie in [0, classes).
+    """
+    counts = tf.stack([tf.shape(values)[0] for values in rows.values()])
+    label, shown = rows["label"], [tf.strings.as_string(number) for number in (most, counts[0])]
+    return [
+        (
+            tf.reduce_any(tf.not_equal(counts, counts[0])),
+            f"rehearsal: {', '.join(rows)} should be equally many",
+        ),
+        (
+            counts[0] > most,
+            tf.strings.join(["rehearsal: should be ", shown[0], " rows at most, found ", shown[1]]),
+        ),
+        (tf.reduce_any((label < 0) | (label >= classes)), f"rehearsal: labels should be 0 to {classes - 1}"),
+        (
+            tf.reduce_any(tf.not_equal(rows["task"], task)),
+            "rehearsal: rows should be of the task that is learned",
+        ),
+    ]
 
 
 def draw_priorities(count: tf.Tensor, key: tf.Tensor) -> tf.Tensor:

@@ -190,4 +190,4 @@ def _kept(
     if not (folder / "encoder.npz").exists():
         return None
     frozen, path = program.load_encoder(folder / "encoder.npz", encoder), folder / "classifier.npz"
-    return frozen, archive.read(path)["weights"] if path.exists() else None
+    return frozen, archive.read(path, "weights")["weights"] if path.exists() else None

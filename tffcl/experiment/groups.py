@@ -192,6 +192,13 @@ class Runtime(Options):
                 "client_dir",
                 f"must be an absolute path on the machines of --workers; found {self.client_dir}",
             )
+        if remote:
+            health.check_addresses(self.addresses, "--workers")
+
+    @property
+    def addresses(self) -> list[str]:
+        """The workers of --workers."""
+        return [address.strip() for address in (self.workers or "").split(",")]
 
 
 @dataclasses.dataclass(frozen=True)

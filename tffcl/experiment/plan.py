@@ -12,13 +12,14 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, Optional
 
-from tffcl import datasets, errors, program, runtime, streams, transfers
+from tffcl import datasets, errors, program, runtime, storage, streams, transfers
 from tffcl.aggregators import ClientPrivacy
 from tffcl.algorithms.fed_avg import Importance
 from tffcl.client_works import RehearsalModel
 from tffcl.client_works.options import LocalTraining
 from tffcl.experiment import completion, frozen, scenarios, sources
 from tffcl.experiment.experiment import Experiment
+from tffcl.experiment.groups import Runtime
 from tffcl.models import EmbeddingClassifier, Network
 from tffcl.program.array_data import ArrayData, scaled
 from tffcl.program.results import Results
@@ -174,8 +175,13 @@ class Plan:
         else:
             images = [scaled(part, data.max_value) for part in (data.train_images, data.test_images)]
             arrays = (images[0], data.train_labels, images[1], data.test_labels)
-        labels = {"num_labels": len(data.label_names), "one_head": self.one_head}
-        return ArrayData(pooled, *arrays, entry="x" if self.method.own_network else "features", **labels)
+        return ArrayData(
+            pooled,
+            *arrays,
+            num_labels=len(data.label_names),
+            entry="x" if self.method.own_network else "features",
+            one_head=self.one_head,
+        )
 
     @property
     def task_names(self) -> list[list[str]]:
@@ -273,15 +279,19 @@ class Plan:
         """--output-dir, else the first of runs/METHOD-DATA-seedN, ...-2, ...-3 that is not there yet.
 
         Raises:
-          RunError: a run is there, and it is not to be resumed.
+          RunError: a run is there, and it is not to be resumed; or it, or --client-dir, is nowhere to write to.
         """
         data = self.dataset.name.replace(" ", "-")
         base = pathlib.Path("runs") / f"{self.experiment.label}-{data}-seed{self.seed}"
         names = itertools.chain(
             [base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))
         )
-        folder = pathlib.Path(self.output_dir or next(name for name in names if not name.exists()))
-        if not self.resume and (folder / "config.json").exists():  # before anything heavy begins
+        folder = pathlib.Path(self.output_dir or next(name for name in names if not os.path.lexists(name)))
+        # Before anything heavy begins.
+        storage.check_folder(folder, "a run directory")
+        if self.client_dir is not None and self.experiment.runtime != "remote":
+            storage.check_folder(self.client_dir, "the folder of clients' states")
+        if not self.resume and os.path.lexists(folder / "config.json"):
             raise errors.run_exists(folder)
         logger.info("run directory: %s", folder)
         return folder
@@ -292,9 +302,10 @@ class Plan:
         if self.experiment.runtime == "in-process":
             return runtime.in_process()
         if self.workers is not None:
-            addresses = [address.strip() for address in self.workers.split(",")]
             return runtime.remote(
-                addresses, call_timeout=self.call_timeout, on_lost_worker=self.on_lost_worker
+                self.group(Runtime).addresses,
+                call_timeout=self.call_timeout,
+                on_lost_worker=self.on_lost_worker,
             )
         return runtime.local(repeatable=self.dp_base_noise is None)
 

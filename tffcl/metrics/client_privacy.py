@@ -74,7 +74,7 @@ def client_epsilon(
 
 
 def _composed(noise_multiplier: float, times: int, delta: float) -> float:
-    """Of a client that took part so many times: exact, up to the accountant's resolution."""
+    """Of a client that took part so many times: exact."""
     return embedding_epsilon(noise_multiplier, delta, times)  # the same mechanism, of the same sensitivity
 
 

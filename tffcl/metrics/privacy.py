@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy import optimize, special
 
 from tffcl.errors import InputError
 
-RESOLUTION = 1e-3  # of the accountant, in standard deviations of the privacy loss
+_TOLERANCE = 1e-9  # of the root, in standard deviations of the privacy loss; it is rounded to the safe side
 
 
 def embedding_epsilon(noise_multiplier: float, delta: float, times: int = 1) -> float:
@@ -28,8 +29,8 @@ def embedding_epsilon(noise_multiplier: float, delta: float, times: int = 1) -> 
       times: how often the same example is noised anew and sent; a vector that is kept and sent again counts once.
 
     Returns:
-      An upper bound, from the accountant of privacy loss distributions of `dp_accounting`: at most 2e-3 of it
-      above the exact value (Balle and Wang: Improving the Gaussian Mechanism for Differential Privacy, ICML 2018).
+      The exact value, rounded up in its last digits (Balle and Wang: Improving the Gaussian Mechanism for Differential
+      Privacy, ICML 2018, theorem 8), at the same cost for any noise. So many Gaussians are one, of less noise.
 
     >>> round(embedding_epsilon(4.0, delta=1e-5), 2)
     1.99
@@ -40,17 +41,20 @@ def embedding_epsilon(noise_multiplier: float, delta: float, times: int = 1) -> 
     check_mechanism(noise_multiplier, delta)
     if isinstance(times, bool) or not isinstance(times, (int, np.integer)) or times < 1:
         raise InputError(f"times: expected a whole number, 1 or more, got {times!r}")
-    import dp_accounting  # slow to import, and only this needs it
-    from dp_accounting import pld
+    shift = (
+        2 * math.sqrt(times) / noise_multiplier
+    )  # sensitivity / standard deviation, also that of the privacy loss
 
-    # The standard deviation of the privacy loss: with steps of a fixed size, little noise would take minutes.
-    deviation = 2 * math.sqrt(times) / noise_multiplier
-    accountant = pld.PLDAccountant(
-        dp_accounting.NeighboringRelation.REPLACE_ONE, value_discretization_interval=RESOLUTION * deviation
-    )
-    sent = dp_accounting.GaussianDpEvent(noise_multiplier / 2)
-    accountant.compose(dp_accounting.SelfComposedDpEvent(sent, int(times)))
-    return float(accountant.get_epsilon(delta))
+    def excess(above: float) -> float:
+        """delta(epsilon) - delta at epsilon = shift (shift / 2 - above), without a difference of large exponents."""
+        tail = math.exp(-(above**2) / 2) * special.erfcx((shift - above) / math.sqrt(2)) / 2
+        return special.ndtr(above) - tail - delta
+
+    if excess(shift / 2) <= 0:
+        return 0.0
+    lowest = special.ndtri(delta) - 1.0  # already the first term is below delta there
+    above = optimize.brentq(excess, lowest, shift / 2, xtol=_TOLERANCE) - 2 * _TOLERANCE
+    return shift * (shift / 2 - above)
 
 
 def check_mechanism(noise_multiplier: float, delta: float) -> None:

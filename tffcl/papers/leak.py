@@ -17,14 +17,13 @@ from typing import Any, Optional
 import click
 import numpy as np
 
-from tffcl import metrics, program, reports, streams
+from tffcl import metrics, program, reports, storage, streams
 from tffcl.datasets import Domains
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import frozen
 from tffcl.experiment.plan import Plan
 from tffcl.flags import parse_run
 from tffcl.papers.tables import check_names
-from tffcl.reports.run_files import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -75,12 +74,13 @@ def _measured_or_kept(flags: Sequence[str], beta: Optional[float], root: pathlib
     path = root / name
     settings = json.loads(json.dumps({**experiment.config(), "dataset": experiment.data}))
     if path.exists():
-        kept = json.loads(path.read_text())
-        if kept["settings"] != settings:
+        kept = storage.read_object(path, "kept measurements")
+        if kept.get("settings") != settings or not isinstance(kept.get("rows"), list):
             raise RunError(f"{path} was measured with other settings: give another --output-dir")
         return kept["rows"]
     rows = measure(experiment.plan())
-    write_whole(path, json.dumps({"settings": settings, "rows": rows}, allow_nan=False).encode())
+    storage.make_folder(root, "the folder of all measurements")
+    storage.write_whole(path, json.dumps({"settings": settings, "rows": rows}, allow_nan=False).encode())
     return rows
 
 

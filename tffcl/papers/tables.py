@@ -18,9 +18,10 @@ from typing import Any, Optional
 
 import click
 
-from tffcl import reports
+from tffcl import reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
+from tffcl.reports import run_files
 
 logger = logging.getLogger(__name__)
 
@@ -120,18 +121,16 @@ def reproduce(
     }
     for each in runs.values():
         parse_run(each.flags)  # what is wrong with the flags is found before anything runs
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{root}: cannot be made ({error.strerror})") from error
+    storage.make_folder(root, "the folder of all runs")
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         failures = [failure for failure in pool.map(_Run.finish, runs.values()) if failure]
     found = {
         row: [runs[row.name, seed].folder for seed in seeds if runs[row.name, seed].finished] for row in rows
     }
-    click.echo(table.markdown(found))
-    for path in table.draw(found, root):
-        click.echo(f"plot: {path}")
+    with run_files.reading(root):
+        click.echo(table.markdown(found))
+        for path in table.draw(found, root):
+            click.echo(f"plot: {path}")
     if failures:
         raise RunError(f"{len(failures)} of {len(runs)} runs failed; the first: {failures[0]}")
 
@@ -164,7 +163,7 @@ class _Run:
         ]
         logger.info("running %s", self.folder.name)
         log_path = self.folder.with_name(f"{self.folder.name}.log")
-        with log_path.open("ab") as log:
+        with storage.private(), log_path.open("ab") as log:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         if done.returncode:
             return f"{self.folder.name} ended with exit code {done.returncode}, see {log_path}"
@@ -172,7 +171,7 @@ class _Run:
 
     def _other_settings(self) -> Optional[str]:
         """What is wrong with a finished run if it had other settings than are asked for now."""
-        there = json.loads((self.folder / "config.json").read_text())
+        there = storage.read_object(self.folder / "config.json", "the configuration of a run")
         asked = json.loads(json.dumps(parse_run(self.flags).config()))
         for name in set(asked) - {
             "enrollment",

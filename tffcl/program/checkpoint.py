@@ -3,17 +3,20 @@
 A checkpoint is files in one folder, all of arrays without pickle: the server's state (`STEP.npz`), the entries of each
 client's state as they were when they last changed (`client-NUMBER-STEP.npz`), what entered the knowledge base with each
 task (`knowledge-ENTRIES.npz`, never written again), and last of all a manifest (`STEP.json`) with the checksums of them
-all. So a round writes what has changed in it, whatever the number of clients, past tasks and entries. A checkpoint
-without a manifest does not exist; one whose files do not have these sums, or whose arrays do not have those of their
-files, is passed over for the one before it.
+all, of the history so far, and of itself. So a round writes what has changed in it, whatever the number of clients,
+past tasks and entries. A checkpoint without a manifest does not exist; one that any of these sums does not fit, down to
+those of the arrays in the files, is passed over for the one before it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import logging
 import pathlib
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
@@ -21,14 +24,19 @@ from typing import Any, Optional
 import numpy as np
 import tree
 
+from tffcl import storage
 from tffcl.errors import RunError
 from tffcl.program.client_store import ClientStore
-from tffcl.program.files import cannot_write, read_json, write_json
+from tffcl.program.files import plain, write_json
+from tffcl.program.history import History
 from tffcl.program.state import RunState
 from tffcl.transfers import KnowledgeBase, archive
 
 _KEPT = 2
-_FORMAT = 3
+_FORMAT = 4
+_MANIFEST = re.compile(r"[0-9]{8}\.json", re.ASCII)
+_ARRAYS = re.compile(r"([0-9]{8}|client-[0-9]{4,}-[0-9]{8}|knowledge-[0-9]{6,})\.npz", re.ASCII)
+_SECRET = "secret/"  # what the names of secrets begin with
 _log = logging.getLogger(__name__)
 
 
@@ -70,17 +78,17 @@ class Checkpoints:
         self._clients: dict[int, _Saved] = {}
         self._knowledge: list[tuple[int, str, str]] = []  # entries up to a file's end, its name and checksum
 
-    def save(self, state: RunState, history_size: int) -> None:
+    def save(self, state: RunState, history: History) -> None:
         """Writes a checkpoint, then removes those that are older than the last two.
 
         Args:
           state: of the run.
-          history_size: bytes of `history.jsonl` at this point.
+          history: of the run up to this point.
 
         Raises:
           RunError: it cannot be written, for want of room for example; the checkpoint before it is untouched.
         """
-        self._make_folder()
+        storage.make_folder(self._folder, "a folder of checkpoints")
         steps = self._steps()
         step = 1 + (steps[-1] if steps else 0)
         written: list[pathlib.Path] = []
@@ -88,29 +96,34 @@ class Checkpoints:
             server = self._write(written, f"{step:08d}.npz", _server_arrays(state))
             self._save_clients(written, step, state.store)
             self._save_knowledge(written, state.base)
-        except RunError as error:
+        except RunError:
             for path in written:
                 self._remove(path)  # room for whoever resumes
-            raise RunError(f"{error}; the checkpoint before it is whole: make room and resume") from error
+            raise
         manifest = {
             "format": _FORMAT,
             "task": state.task,
             "round": state.round,
             "fresh": state.fresh,
             "selections": state.selections,
-            "history_size": history_size,
+            "history": [history.size, history.checksum],
             "server": server,
             "clients": [self._clients[client].files() for client in range(len(state.store))],
             "knowledge": self._knowledge,
         }
-        write_json(self._folder / f"{step:08d}.json", manifest)
+        write_json(self._folder / f"{step:08d}.json", {**manifest, "checksum": _checksum(manifest)})
         self._remove_old([*steps, step])
 
-    def restore(self, template: RunState) -> Optional[tuple[RunState, int]]:
-        """The state and the size of the history at the last whole checkpoint; None where there is none.
+    def any(self) -> bool:
+        """Whether there is a checkpoint, whole or not."""
+        return bool(self._steps())
+
+    def restore(self, template: RunState, history: History) -> Optional[RunState]:
+        """The state at the last whole checkpoint; None where there is none.
 
         Args:
           template: a first state of the same process, which says how the values are arranged.
+          history: of the run; has the events up to that checkpoint then.
 
         Raises:
           RunError: there are checkpoints, but not one of them is whole.
@@ -119,7 +132,7 @@ class Checkpoints:
         for step in reversed(self._steps()):
             path = self._folder / f"{step:08d}.json"
             try:
-                restored = self._read(path, template)
+                restored = self._read(path, template, history)
             except RunError as error:
                 failures.append(str(error))
                 continue
@@ -132,33 +145,32 @@ class Checkpoints:
             raise RunError(f"no whole checkpoint in {self._folder}: {failures[0]}")
         return None
 
-    def _read(self, path: pathlib.Path, template: RunState) -> tuple[RunState, int]:
-        manifest = read_json(path)
+    def _read(self, path: pathlib.Path, template: RunState, history: History) -> RunState:
+        manifest = _read_manifest(path)
         try:
-            if manifest["format"] != _FORMAT:
-                raise RunError(
-                    f"{path} is a checkpoint of another version of tffcl: format {manifest['format']}, "
-                    f"expected {_FORMAT}"
-                )
-            files = _files(manifest)
-            for name, checksum in files:
+            for name, checksum in _files(manifest):
                 if archive.checksum(self._folder / name) != checksum:
                     raise RunError(
                         f"{self._folder / name} is damaged: it is not what its checkpoint tells of"
                     )
             saved: dict[int, _Saved] = {}
+            server = archive.read(self._folder / manifest["server"][0])
             state = RunState(
-                _server_state(archive.read(self._folder / manifest["server"][0]), template),
+                _server_state(server, template),
                 ClientStore(self._client_states(manifest["clients"], template, saved)),
                 KnowledgeBase.load(*(self._folder / name for _, name, _ in manifest["knowledge"])),
                 **{name: manifest[name] for name in ("selections", "task", "round", "fresh")},
+                secrets={name: server[_SECRET + name] for name in template.secrets},
             )
+            if len(state.selections) not in (state.task, state.task + 1):
+                raise ValueError(f"{len(state.selections)} selections in task {state.task}")
             for client, one in saved.items():
                 one.versions = state.store.versions(client)
+            history.read(*manifest["history"])
             self._clients = saved
             self._knowledge = [tuple(one) for one in manifest["knowledge"]]
-            return state, manifest["history_size"]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return state
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{path} is no checkpoint of this run ({error!r})") from error
 
     def _client_states(
@@ -204,13 +216,9 @@ class Checkpoints:
             self._knowledge.append((len(base), path.name, archive.checksum(path)))
 
     def _steps(self) -> list[int]:
-        return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdecimal())
-
-    def _make_folder(self) -> None:
-        try:
-            self._folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self._folder, error) from error
+        return sorted(
+            int(path.stem) for path in self._folder.glob("*.json") if _MANIFEST.fullmatch(path.name)
+        )
 
     def _remove_later(self, step: int) -> None:
         """Damaged ones after the one that is gone on from, lest they be taken for the last again."""
@@ -224,8 +232,8 @@ class Checkpoints:
             self._remove(self._folder / f"{old:08d}.json")
         used: set[str] = set()
         for step in steps[-_KEPT:]:
-            with contextlib.suppress(RunError, KeyError, TypeError, ValueError):  # damaged by others
-                used.update(name for name, _ in _files(read_json(self._folder / f"{step:08d}.json")))
+            with contextlib.suppress(RunError):  # damaged by others
+                used.update(name for name, _ in _files(_read_manifest(self._folder / f"{step:08d}.json")))
         for path in [*self._folder.glob("*.npz"), *self._folder.glob(".*")]:
             if path.name not in used:
                 self._remove(path)
@@ -236,6 +244,34 @@ class Checkpoints:
             path.unlink()
 
 
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of all of a manifest but its checksum, whatever its layout."""
+    values = {name: value for name, value in manifest.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(plain(values), sort_keys=True).encode()).hexdigest()
+
+
+def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
+    """A manifest that is as it was written.
+
+    Raises:
+      RunError: it is not, or of another version, or names what is no file of a checkpoint.
+    """
+    manifest = storage.read_object(path, "a checkpoint", error=RunError)
+    if manifest.get("format") != _FORMAT:
+        raise RunError(
+            f"{path} is a checkpoint of another version of tffcl: format {manifest.get('format')}, expected {_FORMAT}"
+        )
+    if manifest.get("checksum") != _checksum(manifest):
+        raise RunError(f"{path} is damaged: its checksum does not fit it")
+    try:
+        wrong = [name for name, _ in _files(manifest) if not _ARRAYS.fullmatch(name)]
+    except (LookupError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is no checkpoint of this run ({error!r})") from error
+    if wrong:
+        raise RunError(f"{path} is damaged: {wrong[0]!r} is no file of a checkpoint")
+    return manifest
+
+
 def _files(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Name and checksum of every file of a checkpoint."""
     clients = [part for parts in manifest["clients"] for part in parts]
@@ -244,8 +280,10 @@ def _files(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _server_arrays(state: RunState) -> dict[str, np.ndarray]:
-    """The values of the flattened structure under their places."""
-    return {f"server/{place}": np.asarray(leaf) for place, leaf in enumerate(tree.flatten(state.server))}
+    """The values of the flattened structure under their places, and the run's secrets under their names."""
+    secrets = {_SECRET + name: secret for name, secret in state.secrets.items()}
+    values = {f"server/{place}": np.asarray(leaf) for place, leaf in enumerate(tree.flatten(state.server))}
+    return {**values, **secrets}
 
 
 def _server_state(arrays: dict[str, np.ndarray], template: RunState) -> Any:

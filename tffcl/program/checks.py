@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow_federated as tff
@@ -146,9 +146,14 @@ def _check_range(values: np.ndarray, bound: int, what: str, meaning: str, least:
         )
 
 
-def _check_tensors(tensors: Mapping[str, np.ndarray], kind: tff.StructType, where: str) -> None:
+def _check_tensors(tensors: Any, kind: tff.StructType, where: str) -> None:
     """Names, dtypes, shapes and finiteness."""
     expected = placed.entries(kind)
+    if not isinstance(tensors, Mapping):
+        found = type(tensors).__name__
+        raise InputError(
+            f"{where}: expected a mapping of the tensors {list(expected)}, found {found}; {{}} is one of none"
+        )
     if set(tensors) != set(expected):
         raise InputError(f"{where}: expected the tensors {list(expected)}, found {list(tensors)}")
     for name, entry in expected.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
+import re
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from tffcl.program import client_folders, handles
 from tffcl.program.client_store import ClientStore
 from tffcl.templates import ContinualProcess, placed
 
+_RUN = re.compile(r"run-[0-9a-f]{8}")
 _AT_ONCE = 16  # states that a call holds in the worker's memory
 
 
@@ -87,9 +89,15 @@ class ClientFiles:
             raise RunError(f"cannot write client states to {self.directory}: {error.words}") from error
 
     def move(self, store: ClientStore) -> None:
-        """Lets the handles of a checkpoint point below this directory, whatever it was called before."""
+        """Lets the handles of a checkpoint point below this directory, whatever it was called before.
+
+        Raises:
+          RunError: a handle names no folder of a run.
+        """
         for client in range(len(store)):
             run = posixpath.basename(str(store[client]["directory"]))
+            if not _RUN.fullmatch(run):
+                raise RunError(f"client {client}: {run!r} is no folder of a run")
             store.merge([client], [{"directory": np.array(posixpath.join(self.directory, run))}])
 
     def read(self, store: ClientStore) -> ClientStore:
@@ -108,6 +116,8 @@ class ClientFiles:
           RunError: one cannot be read; the message names the client and the path.
         """
         some = [store[client] for client in range(len(store))]
+        for client, handle in enumerate(some):
+            client_folders.check_regular(str(handle["directory"]), client)
         over_handles = self.process(process)
         try:
             for start in range(0, len(some), _AT_ONCE):
@@ -134,6 +144,7 @@ def read_state(handle: Mapping[str, Any]) -> OrderedDict[str, np.ndarray]:
       RunError: it cannot be read; the message names the client and the path.
     """
     path = state_path(handle)
+    client_folders.check_regular(str(handle["directory"]), int(handle["client"]))
     try:
         reader = tf.train.load_checkpoint(path)
         names = [name for name in reader.get_variable_to_shape_map() if name.startswith("state/")]

@@ -5,6 +5,8 @@ A handle is a mapping with `directory` (string), `client`, `version` (int32) and
 
 from __future__ import annotations
 
+import contextlib
+import os
 import posixpath
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl import storage
 from tffcl.errors import InputError, OperationError, RunError
 from tffcl.program import tensor_files
 
@@ -119,6 +122,22 @@ def check_directory(what: str, directory: object) -> None:
         raise InputError(
             f"{what}: expected the absolute path of a folder where workers run, found {directory!r}"
         )
+    storage.check_path(directory, what)
+
+
+def check_regular(directory: str, client: int) -> None:
+    """Checks that a client's folder holds regular files alone, if this machine has it: TensorFlow waits for pipes.
+
+    Raises:
+      RunError: it holds something else; the message names the client and the path.
+    """
+    folder = _folder({"directory": directory, "client": client}).numpy().decode()
+    with contextlib.suppress(OSError):  # on another machine, or not there yet
+        wrong = [entry.path for entry in os.scandir(folder) if not entry.is_file()]
+        if wrong:
+            raise RunError(
+                f"client {client}: {min(wrong)} is no regular file, as all of its folder should be"
+            )
 
 
 def say_whose(call: Callable[[list], Any], elements: Iterable[Any], failure: Callable[[Any], str]) -> None:

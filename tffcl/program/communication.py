@@ -9,6 +9,7 @@ import numpy as np
 
 from tffcl import metrics
 from tffcl.program.state import RunState
+from tffcl.templates import admission
 from tffcl.transfers.knowledge_base import Summary
 
 Bytes = tuple[int, int]  # sparse-coded, dense
@@ -38,6 +39,8 @@ def round_up(
     size = int(np.size(state.server["shared"]))
     sent: dict[int, Bytes] = dict.fromkeys(participants, (0, 0))
     for client, one in reported.items():
+        if admission.refusal(one):  # of what was not taken nothing is known
+            continue
         coded, dense = coded_and_dense(one.get("sent", size), size)
         extra = int(one.get("extra_bytes", 0))
         sent[client] = (coded + extra, dense + extra)

@@ -21,7 +21,7 @@ from tffcl.program.client_data import AnyClientData, ClientTask
 from tffcl.program.client_files import ClientFiles
 from tffcl.program.client_store import ClientStore
 from tffcl.program.history import Event
-from tffcl.program.preparation import MESSAGE_BYTES, AnyPrepared, parts_below, prepare_task
+from tffcl.program.preparation import MESSAGE_BYTES, AnyPrepared, parts_below, prepare_task, train_round
 from tffcl.program.reporters import Reporter, default_reporters
 from tffcl.program.results import Results, results_of
 from tffcl.program.scoring import Rows, evaluate_tasks, scores_are, unchanged_scores
@@ -29,7 +29,7 @@ from tffcl.program.settings import Settings
 from tffcl.program.stored_data import StoredData
 from tffcl.program.task_data import TaskData
 from tffcl.streams import Enrollment
-from tffcl.templates import ContinualProcess
+from tffcl.templates import ContinualProcess, admission, placed
 from tffcl.transfers import Transfer
 from tffcl.transfers.shelf import Shelf
 
@@ -130,7 +130,7 @@ def run_program(
         told = default_reporters(output_dir) if reporters is None else reporters
         if on_start is not None:
             on_start(directory.path)
-        run = _Run(process, tasks, transfer, settings, directory, told, client_files)
+        run = _Run(process, tasks, transfer, settings, directory, told, client_files, privacy)
         history = run.to_the_end()
         results = results_of(history, scores_are(process), full_config)
         if finish is not None:
@@ -152,22 +152,33 @@ class _Run:
         directory: run_directory.RunDirectory,
         reporters: Sequence[Reporter],
         client_files: Optional[ClientFiles] = None,
+        privacy: Optional[ClientPrivacy] = None,
     ):
         self.process = process if client_files is None else client_files.process(process)
         self.data, self.transfer, self.settings, self.client_files = data, transfer, settings, client_files
         self.directory, self.reporters = directory, reporters
         self.clients = range(data.num_clients)
         self.watch = clocks.now()
-        self.state = state_lib.start(process, data.num_clients, settings, directory.restore, client_files)
+        rests_on = {state_lib.SUMMARIES: transfer.noised, state_lib.PARTICIPANTS: privacy is not None}
+        secret = [name for name, needed in rests_on.items() if needed]
+        self.state = state_lib.start(
+            process, data.num_clients, settings, directory.restore, client_files, secret
+        )
+        data.secrets = self.state.secrets.get(state_lib.SUMMARIES)
+        self._keeps_secrets = bool(secret) or "secret" in placed.entries(process.client_state_type)
         self.shelf = Shelf()  # of what is prepared
         self.prepared: list[list[Optional[AnyPrepared]]] = []  # [task][client], None where not enrolled
 
     def to_the_end(self) -> list[Event]:
         """Runs whatever is left to do, and returns all events."""
         history = self.directory.history
-        for reporter in self.reporters:
-            reporter.start(self.data.num_tasks, self.settings.num_rounds, history.events)
+        with self.directory.advising():
+            for reporter in self.reporters:
+                reporter.start(self.data.num_tasks, self.settings.num_rounds, history.events)
         try:
+            if self._keeps_secrets and not history.events:
+                # Before anything leaves a client: another secret would tell of the same with other noise.
+                self.directory.save(self.state)
             self._prepare_past()
             while self.state.task < self.data.num_tasks:
                 self._learn_task()
@@ -245,7 +256,8 @@ class _Run:
 
     def _round(self) -> None:
         state, active = self.state, self.data.active(self.state.task)
-        participants = state_lib.sample_clients(self.settings, active, state.task, state.round)
+        secret = state.secrets.get(state_lib.PARTICIPANTS)
+        participants = state_lib.sample_clients(self.settings, active, state.task, state.round, secret)
         sent_down = communication.round_down(state, participants, active, self.data.newcomers(state.task))
         before = clocks.now()
         reported, measured = self._train(participants) if participants else ({}, {})
@@ -259,20 +271,12 @@ class _Run:
         self._record(event, training)
 
     def _train(self, participants: Sequence[int]) -> tuple[dict[int, Mapping[str, Any]], Mapping[str, Any]]:
-        """A round of the process; returns what it reports for each participant, and what the server measured.
-
-        Participants whose worker got lost report nothing.
-        """
-        state = self.state
-        projected = state.store.project(participants, self.process.next.type_signature.parameter[1])
-        data = self._training_data(participants)
-        with runtime.allow_missing_clients() as missing:
-            server, changes, reported, measured = self.process.next(state.server, projected, data)
-        counted = [client for place, client in enumerate(participants) if place not in missing]
+        """A round of the process: what it reports for each participant whose worker did not get lost, and measured."""
+        state, data = self.state, self._training_data(participants)
+        server, reported, measured = train_round(self.process, state.server, state.store, participants, data)
         state.fresh = not np.array_equal(state.server["shared"], server["shared"])
         state.server = server
-        state.store.merge(counted, changes)
-        return dict(zip(counted, reported)), measured
+        return reported, measured
 
     def _training_data(self, clients: Sequence[int]) -> list[Mapping[str, Any]]:
         return [one.training_data() for one in self._training_of(clients)]
@@ -286,23 +290,28 @@ class _Run:
         active = self.data.active(task)
         attention = {client: state.store[client].get("attention") for client in active}
         sent = dict.fromkeys(self.clients, (0, 0))
-        uploaded = self._end_task_of(active, attention) if active else {}
+        refused: dict[int, str] = {}
+        uploaded = self._end_task_of(active, attention, refused) if active else {}
         sent.update(uploaded)
         event = events.task_event(task, self._evaluate(), state.selections[task], state.base)
         events.add_attention(event, state.selections[task], [attention.get(c) for c in self.clients])
         events.add_bytes(event, "up", sent)
         if self.process.num_foreign:
-            events.add_silent(event, [client for client in active if client not in uploaded])
+            events.add_silent(event, [client for client in active if client not in {**uploaded, **refused}])
+        told = [self.data.refused(task), refused]
+        reasons = {client: "; ".join(one[client] for one in told if client in one) for client in active}
+        if any(reasons.values()):
+            events.add_left_out(event, reasons)
         state.task, state.round = task + 1, 0
         self._record(event)
         self._forget_training_data(task)
 
     def _end_task_of(
-        self, active: Sequence[int], attention: dict[int, Any]
+        self, active: Sequence[int], attention: dict[int, Any], refused: dict[int, str]
     ) -> dict[int, communication.Bytes]:
         """Ends the task of some clients; returns the bytes of what each of them adds to the knowledge base.
 
-        `attention` gains what clients tell who keep it themselves.
+        `attention` gains what clients tell who keep it themselves; `refused` those whose upload is not taken, and why.
         """
         state, task = self.state, self.state.task
         sent: dict[int, communication.Bytes] = {}
@@ -315,13 +324,16 @@ class _Run:
             data = self._training_data(active[part])
             changes, uploads = self.process.end_task(state.server, states, data)
             state.store.merge(active[part], changes)
-            told = zip(active[part], uploads)
-            attention.update((client, one["attention"]) for client, one in told if "attention" in one)
+            for client, one in zip(active[part], uploads):
+                if "attention" in one:
+                    attention[client] = one["attention"]
+                if reason := admission.refusal(one):
+                    refused[client] = reason
             if not self.process.num_foreign:
                 continue  # nobody would ever read it
             summaries = self.data.summaries(task)
             for client, upload in zip(active[part], uploads):
-                if not np.any(upload["knowledge"]):  # as of one that was left out of all rounds
+                if not np.any(upload["knowledge"]):  # as of one that was left out of all rounds, or is now
                     continue
                 entry = state.base.add(client, task, upload["knowledge"], summaries[client])
                 sent[client] = communication.coded_and_dense(
@@ -342,10 +354,11 @@ class _Run:
         self.watch = reading
         if failures := runtime.take_worker_failures():
             event["worker_failures"] = failures
-        line = self.directory.history.append(event)
-        self.directory.save(self.state)
-        for reporter in self.reporters:
-            reporter.report(line)
+        with self.directory.advising():
+            line = self.directory.history.append(event)
+            self.directory.save(self.state)
+            for reporter in self.reporters:
+                reporter.report(line)
 
 
 def _check_transfer(process: ContinualProcess, transfer: Transfer, num_clients: int) -> None:

@@ -12,7 +12,11 @@ import numpy as np
 
 from tffcl.program import server_metrics
 from tffcl.program.clocks import Spent
+from tffcl.templates import admission
 from tffcl.transfers import KnowledgeBase
+
+# Why a client is left out, beside what the server refuses.
+NOT_FINITE, LOST = "its training was not finite", "its worker got lost"
 
 Scores = Mapping[str, Sequence[Sequence[Optional[float]]]]  # by name: for every client its scores
 
@@ -27,15 +31,16 @@ def round_event(
 ) -> dict[str, Any]:
     """What a round said, without its bytes and times.
 
-    `left_out` has the participants that the round did not count: their update was not finite, or they are among
-    `not_reported`, since their worker got lost.
+    `left_out` has the participants that the round did not count, and `left_out_reasons` why: the server refused what
+    they sent (`tffcl.templates.admission`), their own training was not finite, or they are among `not_reported`,
+    since their worker got lost.
 
     Args:
       task: number of the task, from 0.
       round_num: number of the round within the task, from 0.
       participants: the clients that took part.
       client_metrics: what `next` reported for each of them, or for those whose worker did not get lost; unknown
-        metrics pass through by their own names.
+        metrics pass through by their own names, but those of a client whose message was refused.
       measured: what the parts at the server measured, which `next` gives last.
       scores: by name, for every client its scores on tasks 0..task; None in a round without evaluation.
     """
@@ -46,16 +51,31 @@ def round_event(
         "participants": list(participants),
     }
     for client, reported in client_metrics.items():
-        for name, value in reported.items():
-            event.setdefault(name, {})[str(client)] = np.asarray(value).tolist()
+        taken = {} if admission.refusal(reported) else reported
+        for name, value in taken.items():
+            if name != "refused":
+                event.setdefault(name, {})[str(client)] = np.asarray(value).tolist()
     silent = [client for client in participants if client not in client_metrics]
-    spoiled = [client for client, one in client_metrics.items() if np.any(one.get("non_finite", 0))]
-    event["left_out"] = sorted(spoiled + silent)
+    reasons = {client: _why_left_out(one) for client, one in client_metrics.items()}
+    add_left_out(event, {**reasons, **dict.fromkeys(silent, LOST)})
     if silent:
         event["not_reported"] = silent
     event.update({name: per_client(rows) for name, rows in (scores or {}).items()})
     event[server_metrics.NAME] = server_metrics.by_path(measured)
     return event
+
+
+def _why_left_out(reported: Mapping[str, Any]) -> str:
+    spoiled = NOT_FINITE if np.any(reported.get("non_finite", 0)) else ""
+    return admission.refusal(reported) or spoiled
+
+
+def add_left_out(event: dict[str, Any], reasons: Mapping[int, str]) -> None:
+    """Puts the clients that have a reason under `left_out`, and the reasons by client under `left_out_reasons`."""
+    left_out = {client: reasons[client] for client in sorted(reasons) if reasons[client]}
+    event["left_out"] = list(left_out)
+    if left_out:
+        event["left_out_reasons"] = {str(client): reason for client, reason in left_out.items()}
 
 
 def task_event(

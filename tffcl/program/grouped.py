@@ -1,10 +1,19 @@
-"""Tensors in named groups, as computations take them, and flat under `GROUP/NAME`, as files and shelves hold them."""
+"""Tensors in named groups, as computations take them, and flat under `GROUP/NAME`, as files and shelves hold them.
+
+TFF matches the entries of a mapping to those of a type by position, whatever they are called: what comes from outside
+is put into the type's order first.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import tensorflow_federated as tff
+
+from tffcl.errors import InputError
+from tffcl.templates import placed
 
 
 def flat(groups: Mapping[str, Mapping[str, Any]]) -> OrderedDict[str, Any]:
@@ -29,3 +38,24 @@ def grouped(values: Mapping[str, Any], groups: Iterable[str]) -> OrderedDict[str
         group, _, name = path.partition("/")
         found[group][name] = value
     return found
+
+
+def ordered(value: Any, kind: tff.Type, where: str) -> Any:
+    """A value whose mappings have their entries in the order of a type, at every level.
+
+    Args:
+      value: of the type, but for the order.
+      kind: the type.
+      where: names the value in the error.
+
+    Raises:
+      InputError: a mapping has other entries than its type.
+    """
+    if not isinstance(kind, tff.StructType) or not isinstance(value, Mapping):
+        return value
+    entries = placed.entries(kind)
+    if set(value) != set(entries):
+        raise InputError(f"{where}: expected the entries {list(entries)}, found {list(value)}")
+    return OrderedDict(
+        (name, ordered(value[name], entry, f"{where}, {name}")) for name, entry in entries.items()
+    )

@@ -92,6 +92,7 @@ class _OverHandles:
             knowledge_size=inner.knowledge_size,
             num_foreign=inner.num_foreign,
             max_classes=inner.max_classes,
+            message_type=inner.message_type,
             check=self._check(),
         )
 

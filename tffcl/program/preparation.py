@@ -1,22 +1,23 @@
-"""Calls of a process over cohorts: prepare a task of every client, once."""
+"""Calls of a process over cohorts: prepare a task of every client, once; a round of some of them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional, Union, cast
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl import runtime
 from tffcl.program import checks
-from tffcl.program.client_data import AnyTask, ClientTask, StoredTask, Tensors
+from tffcl.program.client_data import AnyTask, StoredTask, Tensors
 from tffcl.program.client_folders import SPLITS
 from tffcl.program.client_store import ClientStore
-from tffcl.program.grouped import flat, grouped
+from tffcl.program.grouped import flat, grouped, ordered
 from tffcl.program.handles import HandleProcess
-from tffcl.templates import ContinualProcess, placed
+from tffcl.templates import ContinualProcess, admission, placed
 from tffcl.transfers import KnowledgeBase, Transfer
 from tffcl.transfers.shelf import Shelf
 
@@ -34,11 +35,13 @@ class PreparedTask:
       num_test: number of test examples.
     """
 
-    def __init__(self, shelf: Shelf, task: ClientTask, train: Tensors, validation: Tensors, test: Tensors):
+    def __init__(self, shelf: Shelf, contexts: Mapping[str, Tensors], prepared: Mapping[str, Tensors]):
+        """Both by split."""
         self._shelf, self._key = shelf, object()
-        self.num_test = checks.num_examples(test)
-        shelf[self._key, "train"] = flat({"context": task.context, "train": train, "validation": validation})
-        shelf[self._key, "test"] = flat({"context": task.test_context, "examples": test})
+        self.num_test = checks.num_examples(prepared["test"])
+        training = {split: prepared[split] for split in ("train", "validation")}
+        shelf[self._key, "train"] = flat({"context": contexts["train"], **training})
+        shelf[self._key, "test"] = flat({"context": contexts["test"], "examples": prepared["test"]})
 
     def training_data(self) -> OrderedDict:
         """What `next` and `end_task` take."""
@@ -127,7 +130,7 @@ def prepare_task(
       For each client its prepared task, or None.
     """
     transfer, base = knowledge
-    state_kind = process.prepare.type_signature.parameter[1]
+    _, state_kind, _, raw_kind = process.prepare.type_signature.parameter
     enrolled = [(client, task) for client, task in enumerate(tasks) if task is not None]
     pairs = [(client, split) for client, _ in enrolled for split in SPLITS]
     raws = [raw_data(task, split) for _, task in enrolled for split in SPLITS]
@@ -137,6 +140,10 @@ def prepare_task(
             OrderedDict(raw, task=np.int32(number), split=np.int32(SPLITS.index(split)))
             for raw, (_, split) in zip(raws, pairs)
         ]
+    raws = [
+        ordered(raw, raw_kind.member, f"client {client}, task {number}, {split}")
+        for raw, (client, split) in zip(raws, pairs)
+    ]
     sizes = [
         num_bytes(raw)
         + (_SHARE if kept else prepared_bytes(process, raw["examples"], len(selections[client])))
@@ -148,13 +155,45 @@ def prepare_task(
         incoming = transfer.transfer_in(base, [selections[client] for client in clients], len(store))
         prepared += process.prepare(server_state, store.project(clients, state_kind), incoming, raws[part])
     made: list[Optional[AnyPrepared]] = [None] * len(tasks)
-    for start, (client, task) in zip(range(0, len(pairs), len(SPLITS)), enrolled):
-        train, validation, test = prepared[start : start + len(SPLITS)]
+    for start, (client, _) in zip(range(0, len(pairs), len(SPLITS)), enrolled):
+        part = slice(start, start + len(SPLITS))
+        of_split = dict(zip(SPLITS, prepared[part]))
         if kept:
-            made[client] = KeptTask(number, int(test["count"]))
+            made[client] = KeptTask(number, int(of_split["test"]["count"]))
         else:
-            made[client] = PreparedTask(shelf, cast(ClientTask, task), train, validation, test)
+            contexts = {split: raw["context"] for split, raw in zip(SPLITS, raws[part])}
+            made[client] = PreparedTask(shelf, contexts, of_split)
     return made
+
+
+def train_round(
+    process: ContinualProcess,
+    server_state: Any,
+    store: ClientStore,
+    clients: Sequence[int],
+    data: Sequence[Any],
+) -> tuple[Any, dict[int, Mapping[str, Any]], Mapping[str, Any]]:
+    """A round of some clients, whose states it changes, except for those whose message the server refused.
+
+    Args:
+      process: the process.
+      server_state: its state.
+      store: the states of all clients.
+      clients: that take part.
+      data: of each of them, what `next` takes.
+
+    Returns:
+      The server's new state; what `next` reports for each client, but for those whose worker got lost; and what the
+      server measured.
+    """
+    states = store.project(clients, process.next.type_signature.parameter[1])
+    with runtime.allow_missing_clients() as missing:
+        server_state, changes, reported, measured = process.next(server_state, states, data)
+    counted = [client for place, client in enumerate(clients) if place not in missing]
+    for client, changed, one in zip(counted, changes, reported):
+        if not admission.refusal(one):
+            store.merge([client], [changed])
+    return server_state, dict(zip(counted, reported)), measured
 
 
 def raw_data(task: AnyTask, split: str) -> OrderedDict:

@@ -16,7 +16,9 @@ from tffcl.models import EmbeddingClassifier, Encoder, FrozenEncoder
 from tffcl.program import checks, events
 from tffcl.program.client_data import ClientData, ClientTask
 from tffcl.program.client_store import ClientStore
+from tffcl.program.grouped import ordered
 from tffcl.program.history import History
+from tffcl.program.preparation import train_round
 from tffcl.program.reporters import Reporter, default_reporters
 from tffcl.program.settings import Settings
 from tffcl.program.state import client_key
@@ -55,7 +57,7 @@ def pretrain(
 
     Raises:
       InputError: data or settings that cannot be used; the message names the client.
-      RunError: a client's weights are no longer finite.
+      RunError: a round in which no client's update counts, since none is finite for example.
     """
     settings, tasks = Settings(num_rounds, seed), _first_tasks(data, clients)
     process = build_fed_avg(network, training=training, seed=seed)
@@ -107,17 +109,24 @@ def _fed_avg(
     everybody = range(len(clients))
     nothing = NoTransfer().transfer_in(KnowledgeBase(0), [[] for _ in clients], len(clients))
     store.merge(everybody, process.begin_task(server, [store[place] for place in everybody], nothing))
-    history, kind = History(), process.next.type_signature.parameter[1]
+    history = History()
     # This network prepares nothing: its examples are what `prepare` would make of them.
-    training = [_training_data(task) for task in tasks.values()]
+    training = [
+        ordered(
+            _training_data(task), process.next.type_signature.parameter[2].member, f"client {client}, task 0"
+        )
+        for client, task in tasks.items()
+    ]
     for number in range(settings.num_rounds):
-        server, changes, reported, measured = process.next(server, store.project(everybody, kind), training)
-        store.merge(everybody, changes)
-        event = events.round_event(0, number, clients, dict(zip(clients, reported)), measured, None)
-        if event["left_out"]:
+        server, reported, measured = train_round(process, server, store, everybody, training)
+        of_client = {clients[place]: one for place, one in reported.items()}
+        event = events.round_event(0, number, clients, of_client, measured, None)
+        if event["left_out"] == clients:
+            reasons = event["left_out_reasons"].items()
             raise RunError(
-                f"pre-training, round {number}: the weights of client(s) {', '.join(map(str, event['left_out']))} "
-                "are no longer finite; a smaller learning rate may help"
+                f"pre-training, round {number}: nobody's update counts "
+                f"({', '.join(f'client {client}: {reason}' for client, reason in reasons)}); "
+                "a smaller learning rate may help"
             )
         line = history.append(event)
         for reporter in reporters:
@@ -152,9 +161,9 @@ def load_encoder(path: Union[str, os.PathLike[str]], encoder: Encoder) -> Frozen
       RunError: no such file, or one that is damaged or of another kind.
       InputError: the file is of another architecture.
     """
-    arrays = archive.read(path)
-    if not {"format", "encoder", "values"} <= set(arrays) or arrays["format"] != _FORMAT:
-        raise RunError(f"{os.fspath(path)} holds no encoder of this version; found {sorted(arrays)}")
+    arrays = archive.read(path, "format", "encoder", "values")
+    if arrays["format"].tolist() != _FORMAT:
+        raise RunError(f"{os.fspath(path)} holds no encoder of this version")
     if str(arrays["encoder"]) != repr(encoder):
         raise InputError(f"{os.fspath(path)} holds {arrays['encoder']}, expected {encoder!r}")
     return FrozenEncoder(encoder, arrays["values"])

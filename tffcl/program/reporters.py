@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import functools
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Protocol, Union
 
 import numpy as np
@@ -15,12 +17,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
+from tffcl import storage
 from tffcl.errors import RunError
 from tffcl.program import server_metrics
 from tffcl.program.history import Event
 
 _NO_NUMBERS = (
-    "event", "task", "round", "participants", "left_out", "not_reported", "nothing_learned", "selection", "attention",
+    "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "nothing_learned",
+    "selection", "attention",
 )  # fmt: skip
 
 
@@ -97,13 +101,8 @@ class Released:
         self._held.update(numbers_of(event))
         if not self._is_last_round(event):  # what the end of the task adds belongs to the same key
             key = event["task"] * self._num_rounds + event.get("round", self._num_rounds - 1) + 1
-            try:
-                _wait_for(self._manager.release(self._held, key))
-            except (OSError, tf.errors.OpError) as error:
-                raise RunError(
-                    f"{type(self._manager).__name__} cannot write: {getattr(error, 'strerror', None) or error}; "
-                    "the last checkpoint is whole: make room and resume"
-                ) from error
+            with _write_errors(self._manager):
+                _wait_for(functools.partial(self._manager.release, self._held, key))
             self._held = {}
 
     def close(self) -> None:
@@ -113,27 +112,50 @@ class Released:
         return event["event"] == "round" and event["round"] == self._num_rounds - 1
 
 
+class _RunFiles(Released):
+    """Released to files of a run directory, which are made anew from the run's history whenever it goes on.
+
+    What they hold follows from the history. So each of its rounds stands there once, whatever a killed run had told
+    them, and however often it went on.
+
+    Args:
+      files: a pattern of the files, below a folder that may not be there yet.
+      make: makes the manager that writes them.
+    """
+
+    def __init__(self, files: pathlib.Path, make: Callable[[], tff.program.ReleaseManager]):
+        super().__init__(None)
+        self._files, self._make = files, make
+
+    def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
+        with _write_errors(self._files):
+            for path in self._files.parent.glob(self._files.name):
+                path.unlink()
+            self._manager = self._make()
+        super().start(num_tasks, num_rounds, past)
+
+
 def default_reporters(output_dir: Optional[Union[str, os.PathLike[str]]]) -> list[Reporter]:
     """A progress bar; with a run directory also `tensorboard/` and `metrics.csv` in it."""
     told: list[Reporter] = [ProgressBar()]
     if output_dir is not None:
         folder = pathlib.Path(output_dir)
-        told.append(Released(tff.program.TensorBoardReleaseManager(folder / "tensorboard")))
+        board, table = folder / "tensorboard", folder / "metrics.csv"
         told.append(
-            Released(tff.program.CSVFileReleaseManager(folder / "metrics.csv", key_fieldname="round"))
+            _RunFiles(board / "events.out.tfevents.*", lambda: tff.program.TensorBoardReleaseManager(board))
         )
+        told.append(_RunFiles(table, lambda: tff.program.CSVFileReleaseManager(table, key_fieldname="round")))
     return told
 
 
 def _told_of_faults(event: Event) -> Iterator[str]:
-    """A line for each kind of clients that were left out, and for each part that rejected something."""
-    silent = event.get("not_reported", [])
-    spoiled = [client for client in event.get("left_out", []) if client not in silent]
-    where = f"task {event['task']}, round {event.get('round')}"
-    if spoiled:
-        yield f"{where}: non-finite update of client(s) {', '.join(map(str, spoiled))} left out"
-    if silent:
-        yield f"{where}: client(s) {', '.join(map(str, silent))} left out, their worker got lost"
+    """A line for each reason for which clients were left out, and for each part that rejected something."""
+    where = f"task {event['task']}, round {event['round']}" if "round" in event else f"task {event['task']}"
+    clients: dict[str, list[str]] = {}
+    for client, reason in event.get("left_out_reasons", {}).items():
+        clients.setdefault(reason, []).append(client)
+    for reason, some in clients.items():
+        yield f"{where}: client(s) {', '.join(some)} left out: {reason}"
     if event.get("nothing_learned"):
         unlearned = ", ".join(map(str, event["nothing_learned"]))
         yield f"task {event['task']}: client(s) {unlearned} have learned nothing and send nothing to the others"
@@ -177,12 +199,26 @@ def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
             yield from ((label, float(one)) for label, one in named if isinstance(one, (int, float)))
 
 
-def _wait_for(coroutine: Any) -> None:
-    """Runs a coroutine to its end, also where an event loop is running already, as in a notebook."""
+@contextlib.contextmanager
+def _write_errors(what: Any) -> Iterator[None]:
+    """Turns errors of files into one that names what was written."""
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(coroutine)
-        return
+        yield
+    except OSError as error:
+        raise storage.cannot_write(error.filename or type(what).__name__, error) from error
+    except tf.errors.OpError as error:
+        raise RunError(f"cannot write to {what}: {error.message}") from error
+
+
+def _wait_for(call: Callable[[], Any]) -> None:
+    """Runs what a call gives, a coroutine, to its end in a thread of its own.
+
+    Ctrl-C reaches the main thread alone, and finds no event loop there that it could leave half-made. Also where one is
+    running already, as in a notebook.
+    """
+
+    async def run() -> None:
+        await call()
+
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, coroutine).result()
+        pool.submit(lambda: asyncio.run(run())).result()

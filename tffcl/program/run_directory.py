@@ -9,9 +9,10 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
+from tffcl import storage
 from tffcl.errors import RunError, run_exists
 from tffcl.program.checkpoint import Checkpoints
-from tffcl.program.files import cannot_write, plain, read_json, write_json
+from tffcl.program.files import plain, write_json
 from tffcl.program.history import History
 from tffcl.program.state import RunState
 
@@ -28,16 +29,17 @@ class RunDirectory:
         self._checkpoints = None if path is None else Checkpoints(path / "checkpoints")
 
     def restore(self, first: RunState) -> RunState:
-        """The state to go on from, that of the last whole checkpoint or else `first`; rewinds the history.
+        """The state to go on from, that of the last whole checkpoint or else `first`, with the history up to there.
 
         Raises:
           RunError: checkpoints that cannot be used.
         """
         if self._checkpoints is None:
             return first
-        state, size = self._checkpoints.restore(first) or (first, 0)
-        self.history.rewind(size)
-        return state
+        state = self._checkpoints.restore(first, self.history)
+        with self.advising():
+            self.history.cut()
+        return state or first
 
     def save(self, state: RunState) -> None:
         """Writes a checkpoint that knows of the history as it stands.
@@ -46,7 +48,17 @@ class RunDirectory:
           RunError: it cannot be written; the one before it is whole.
         """
         if self._checkpoints is not None:
-            self._checkpoints.save(state, self.history.size)
+            self._checkpoints.save(state, self.history)
+
+    @contextlib.contextmanager
+    def advising(self) -> Iterator[None]:
+        """Adds to a RunError inside that there is a checkpoint to go on from, where there is one."""
+        try:
+            yield
+        except RunError as error:
+            if self._checkpoints is None or not self._checkpoints.any():
+                raise
+            raise RunError(f"{error}; the last checkpoint is whole: resume to go on from it") from error
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Writes results.json.
@@ -55,12 +67,15 @@ class RunDirectory:
           RunError: it cannot be written.
         """
         if self.path is not None:
-            write_json(self.path / "results.json", results)
+            with self.advising():
+                write_json(self.path / "results.json", results)
 
 
 @contextlib.contextmanager
 def open_run(path: Optional[PathLike], config: Mapping[str, Any], resume: bool) -> Iterator[RunDirectory]:
     """The run directory at `path`, for this process alone as long as the block runs.
+
+    All that is written inside, by whatever library, is for the owner alone (`tffcl.storage.private`).
 
     Args:
       path: the directory, made if it is missing; None keeps everything in memory.
@@ -74,18 +89,20 @@ def open_run(path: Optional[PathLike], config: Mapping[str, Any], resume: bool) 
     if path is None:
         if resume:
             raise RunError("resume needs the directory of the run to go on with (output_dir)")
-        yield RunDirectory()
+        with storage.private():
+            yield RunDirectory()
         return
     folder = pathlib.Path(path)
+    storage.make_folder(folder, "a run directory")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise cannot_write(folder, error) from error
+        raise storage.cannot_write(folder / ".lock", error) from error
     try:
-        _lock(handle, folder)
-        _settle_config(folder, plain(config), resume)
-        yield RunDirectory(folder)
+        with storage.private():
+            _lock(handle, folder)
+            _settle_config(folder, plain(config), resume)
+            yield RunDirectory(folder)
     finally:
         os.close(handle)
 
@@ -106,9 +123,9 @@ def _settle_config(folder: pathlib.Path, config: dict[str, Any], resume: bool) -
     others = [
         one.name
         for one in folder.iterdir()
-        if one.name != ".lock" and not one.name.startswith(".config.json")
+        if one.name != ".lock" and not one.name.startswith(storage.TEMPORARY)
     ]
-    if not path.exists():
+    if not os.path.lexists(path):
         if others:
             raise RunError(
                 f"{folder} is not empty and holds no run ({sorted(others)[0]} stands there); "
@@ -118,7 +135,8 @@ def _settle_config(folder: pathlib.Path, config: dict[str, Any], resume: bool) -
         return
     if not resume:
         raise run_exists(folder)
-    difference = config_difference(read_json(path), config)
+    there = storage.read_object(path, "the configuration of a run", error=RunError)
+    difference = config_difference(there, config)
     if difference is not None:
         raise RunError(f"{folder} holds a run of another configuration: {difference}")
 

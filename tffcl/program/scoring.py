@@ -64,7 +64,7 @@ def evaluate_tasks(
     ]
     data = [_Data([own[client][1][place]]) for client, place in pairs]
     for (client, place), one in zip(pairs, _evaluate(process, server_state, store, pairs, data, limit)):
-        scores[client][own[client][0][place]] = _score(one)
+        scores[client][own[client][0][place]] = _score(one, own[client][1][place].num_test)
     return {scores_are(process): scores}
 
 
@@ -112,6 +112,8 @@ def _density_scores(
     losses: list[list[list[np.ndarray]]] = [[[] for _ in tasks] for _, tasks in own]
     for (client, _, group), one in zip(jobs, found):
         sizes = [own[client][1][task].num_test for task in group]
+        if len(one["losses"]) != sum(sizes):  # a client that tells of another number of examples has no score
+            continue
         for task, part in zip(group, np.split(np.asarray(one["losses"], np.float64), np.cumsum(sizes)[:-1])):
             losses[client][task].append(part)
     named: dict[str, Rows] = {name: _no_scores(len(store), num_tasks) for name in _DENSITY}
@@ -193,11 +195,11 @@ def _no_scores(num_clients: int, num_tasks: int) -> Rows:
     return [[None] * num_tasks for _ in range(num_clients)]
 
 
-def _score(sums: Mapping[str, Any]) -> Optional[float]:
-    count = int(sums["count"])
-    if count == 0:
+def _score(sums: Mapping[str, Any], num_test: int) -> Optional[float]:
+    """The mean over a task's test examples; None from a client that tells of another number of them."""
+    if sums["count"] != num_test:
         return None
-    return float(sums["correct"] if "correct" in sums else sums["loss"]) / count
+    return float(sums["correct"] if "correct" in sums else sums["loss"]) / num_test
 
 
 def test_of(

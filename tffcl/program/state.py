@@ -16,6 +16,7 @@ from tffcl.program.settings import Settings
 from tffcl.templates import ContinualProcess
 from tffcl.transfers import KnowledgeBase
 
+SUMMARIES, PARTICIPANTS = "summaries", "participants"
 _INITIALIZED_AT_ONCE = 32  # clients whose first states cross in one call
 
 
@@ -32,6 +33,9 @@ class RunState:
       task: number of the task that comes next or is being learned; T at the end of the run.
       round: how many of its rounds are done.
       fresh: whether the server's shared value is news to the clients.
+      secrets: random bits of the operating system, int32 [..., 2] by name, in a run whose epsilon rests on them:
+        `SUMMARIES`, of each client, for the noise on what it tells of its tasks; `PARTICIPANTS`, of the server, for the
+        draw of who takes part in a round.
     """
 
     server: Any
@@ -41,6 +45,7 @@ class RunState:
     task: int = 0
     round: int = 0
     fresh: bool = True
+    secrets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @property
     def begun(self) -> bool:
@@ -85,6 +90,7 @@ def start(
     settings: Settings,
     restore: Callable[[RunState], RunState],
     client_files: Optional[ClientFiles] = None,
+    secret: Sequence[str] = (),
 ) -> RunState:
     """The state with which a run goes on: the first one, or what `restore` gives in its place.
 
@@ -94,11 +100,17 @@ def start(
       settings: of the run.
       restore: from the first state to that of a checkpoint, or the same where there is none.
       client_files: where clients keep their states; None for here.
+      secret: which of `RunState.secrets` the run rests on.
 
     Raises:
       RunError: checkpoints, or files of clients, that cannot be used.
     """
     first = first_state(process, num_clients, settings, client_files)
+    drawn_of = {
+        SUMMARIES: lambda: np.stack([draw_secret() for _ in range(num_clients)]),
+        PARTICIPANTS: draw_secret,
+    }
+    first.secrets = {name: drawn_of[name]() for name in secret}
     state = restore(first)
     if client_files is not None:
         if state is first:
@@ -125,11 +137,22 @@ def client_key(seed: int, client: int) -> np.ndarray:
     return np.random.SeedSequence((seed, client)).generate_state(2, np.uint32).view(np.int32)
 
 
-def sample_clients(settings: Settings, active: Sequence[int], task: int, round_num: int) -> list[int]:
-    """Those of the clients active in a task (ascending) that take part in a round; the same at every call."""
+def sample_clients(
+    settings: Settings, active: Sequence[int], task: int, round_num: int, secret: Optional[np.ndarray] = None
+) -> list[int]:
+    """Those of the clients active in a task (ascending) that take part in a round; the same at every call.
+
+    They follow from the run's seed, or from a secret, int32 [2], where nobody else may know them.
+    """
     wanted = settings.clients_per_round
     if wanted is None or wanted >= len(active):
         return list(active)
+    root = (settings.seed,) if secret is None else as_seed(secret)
     # A tag keeps these draws apart from the clients' own keys, which hang from (seed, client).
-    rng = np.random.default_rng(np.random.SeedSequence((settings.seed, task, round_num), spawn_key=(1,)))
+    rng = np.random.default_rng(np.random.SeedSequence((*root, task, round_num), spawn_key=(1,)))
     return [active[place] for place in sorted(rng.choice(len(active), wanted, replace=False))]
+
+
+def as_seed(secret: np.ndarray) -> tuple[int, ...]:
+    """A secret in the form that numpy's generators take."""
+    return tuple(secret.view(np.uint32).tolist())

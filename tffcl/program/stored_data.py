@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl import storage
 from tffcl.errors import OperationError, RunError
 from tffcl.program import checks, tensor_files
 from tffcl.program import client_folders as folders
@@ -51,6 +52,7 @@ def write_client_data(
       InputError: a task that does not suit the process; the message names the client and the task.
       RunError: a file cannot be written.
     """
+    storage.check_folder(directory, "a folder of clients' data")
     for client in range(data.num_clients) if clients is None else clients:
         for task in range(data.num_tasks):
             one, where = data.task(client, task), f"client {client}, task {task}"
@@ -69,10 +71,15 @@ def _write(directory: pathlib.Path, client: int, task: int, split: str, tensors:
     path = folders.data_path({"directory": str(directory.absolute()), "client": client}, task, split)
     target = pathlib.Path(path.numpy().decode())
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        tensor_files.write(path, OrderedDict((name, tf.convert_to_tensor(v)) for name, v in tensors.items()))
-    except (OSError, tf.errors.OpError) as error:
-        raise RunError(f"client {client}, task {task}: cannot write {target}: {error}") from error
+        with storage.private():
+            storage.make_folder(target.parent, "the folder of a client's data")
+            tensor_files.write(
+                path, OrderedDict((name, tf.convert_to_tensor(v)) for name, v in tensors.items())
+            )
+    except tf.errors.OpError as error:
+        raise RunError(f"client {client}, task {task}: cannot write {target}: {error.message}") from error
+    except RunError as error:
+        raise RunError(f"client {client}, task {task}: {error}") from error
 
 
 class StoredData:
@@ -101,6 +108,8 @@ class StoredData:
         return self._known[client, task]
 
     def _ask(self, pairs: list[tuple[int, int]]) -> list[StoredTask]:
+        for client in range(self.num_clients):
+            folders.check_regular(self.directory, client)
         places = [self._place(client, task) for client, task in pairs]
         try:
             found = _describe()(places)

@@ -8,8 +8,9 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from tffcl import storage
 from tffcl.errors import InputError
-from tffcl.reports.run_files import PathLike, write_whole
+from tffcl.reports.run_files import PathLike
 
 # Okabe and Ito's palette: told apart with every kind of colour vision. Their yellow is too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -110,4 +111,6 @@ def save(figure: Any, path: PathLike) -> pathlib.Path:
         figure.savefig(buffer, format=path.suffix.lstrip(".").lower() or "png")
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
-    return write_whole(path, buffer.getvalue())
+    storage.make_folder(path.parent, "a folder of plots")
+    storage.write_whole(path, buffer.getvalue())
+    return path

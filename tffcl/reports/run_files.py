@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any, Union
 
-from tffcl.errors import InputError, RunError
+from tffcl import storage
+from tffcl.errors import InputError, TffclError
 
 PathLike = Union[str, "os.PathLike[str]"]
 Event = dict[str, Any]
@@ -17,17 +19,13 @@ def load_results(run_dir: PathLike) -> dict[str, Any]:
     """The numbers of a finished run, from `results.json` in `run_dir`; null (None) stands for "no data".
 
     Raises:
-      InputError: the file is missing (the run has not ended) or is not a JSON object.
+      InputError: the file is missing (the run has not ended, or there is no run) or is not a JSON object.
     """
     path = pathlib.Path(run_dir) / "results.json"
-    content = _read(path, "it is written when a run ends; resume the run to finish it")
-    try:
-        results = json.loads(content)
-    except ValueError as error:
-        raise InputError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(results, dict):
-        raise InputError(f"{path}: expected a JSON object with the results, got {type(results).__name__}")
-    return results
+    if not os.path.lexists(path):
+        _check_run(run_dir)
+        raise InputError(f"{path}: no such file: it is written when a run ends; resume the run to finish it")
+    return storage.read_object(path, "the results of a run")
 
 
 def load_history(run_dir: PathLike) -> list[Event]:
@@ -40,43 +38,49 @@ def load_history(run_dir: PathLike) -> list[Event]:
       InputError: the file is missing, or a line other than the last is not a JSON object.
     """
     path = pathlib.Path(run_dir) / "history.jsonl"
+    if not os.path.lexists(path):
+        _check_run(run_dir)
     # Bytes: a cut may fall inside a character, and text tools also split at other separators.
-    lines = _read(path, "expected a run directory, with a line of history per round").split(b"\n")
+    lines = storage.read_regular(path, "the history of a run").split(b"\n")
     events: dict[tuple[Any, ...], Event] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            event = json.loads(line)
-        except ValueError as error:
-            if number == len(lines):
+            event = storage.parse_object(line, f"{path}, line {number}")
+        except InputError:
+            if number == len(lines):  # no line break after it
                 break
-            raise InputError(f"{path}, line {number}: not valid JSON ({error})") from error
-        if not isinstance(event, dict):
-            raise InputError(f"{path}, line {number}: expected a JSON object, got {type(event).__name__}")
+            raise
         kind = event.get("event")
         again = kind in ("round", "task_end")
-        events[(kind, event.get("task"), event.get("round")) if again else (number,)] = event
+        events[(kind, str(event.get("task")), str(event.get("round"))) if again else (number,)] = event
     return list(events.values())
 
 
-def write_whole(path: PathLike, content: bytes) -> pathlib.Path:
-    """Writes `content` to `path` so that a reader finds the old file or the new one, never a part.
+@contextlib.contextmanager
+def reading(run_dir: PathLike) -> Iterator[None]:
+    """Turns what goes wrong inside, with values that no run writes into its files, into one line.
 
     Raises:
-      RunError: the disk is full, or the folder cannot be written to.
+      InputError: in the place of errors of Python and numpy.
     """
-    path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+        yield
+    except TffclError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise InputError(
+            f"{os.fspath(run_dir)}: its files are not as a run writes them ({error!r})"
+        ) from error
+
+
+def _check_run(run_dir: PathLike) -> None:
+    """Raises InputError where there is no run whose files could be missing."""
+    if not os.path.isdir(run_dir):
+        raise InputError(f"{os.fspath(run_dir)}: no such run directory")
+    if not os.path.lexists(os.path.join(run_dir, "config.json")):
+        raise InputError(f"{os.fspath(run_dir)}: expected a run directory, found no config.json in it")
 
 
 def total(value: Any) -> float:
@@ -86,10 +90,3 @@ def total(value: Any) -> float:
     if isinstance(value, (list, tuple)):
         return sum(map(total, value))
     return 0 if value is None else value
-
-
-def _read(path: pathlib.Path, hint: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}): {hint}") from error

@@ -12,7 +12,7 @@ from tffcl.reports.by_round import has_accuracy, plot_accuracy_by_round
 from tffcl.reports.by_task import plot_nll_by_task
 from tffcl.reports.curves import clients_of, plot_accuracy_per_round, plot_communication
 from tffcl.reports.heat_maps import plot_accuracy_matrix
-from tffcl.reports.run_files import PathLike, load_history, load_results
+from tffcl.reports.run_files import PathLike, load_history, load_results, reading
 from tffcl.reports.sample_grids import load_samples, plot_samples
 
 MOST_CLIENTS = 10  # with a picture of their own
@@ -32,7 +32,11 @@ def write_plots(run_dir: PathLike) -> list[pathlib.Path]:
       InputError: no history, or one without a round, or a damaged file.
       RunError: the disk is full, or the folder cannot be written to.
     """
-    run_dir = pathlib.Path(run_dir)
+    with reading(run_dir):
+        return _write_plots(pathlib.Path(run_dir))
+
+
+def _write_plots(run_dir: pathlib.Path) -> list[pathlib.Path]:
     folder = run_dir / "plots"
     history = load_history(run_dir)
     paths = [plot_communication(history, folder / "communication.png")]

@@ -21,10 +21,10 @@ def load_samples(run_dir: PathLike) -> np.ndarray:
       RunError: the file is missing or damaged.
     """
     path = pathlib.Path(run_dir) / "samples.npz"
-    samples = archive.read(path).get("samples")
-    if samples is None or samples.ndim != 5:
-        found = "nothing" if samples is None else list(samples.shape)
-        raise RunError(f"{path}: expected samples [clients, tasks, n, height, width], found {found}")
+    samples = archive.read(path, "samples")["samples"]
+    if samples.ndim != 5 or samples.dtype.kind not in "biuf" or not samples.size:
+        found = f"{samples.dtype}{list(samples.shape)}"
+        raise RunError(f"{path}: expected numbers [clients, tasks, n, height, width], found {found}")
     return samples
 
 

@@ -45,19 +45,21 @@ def report(
         for two of their accuracy.
 
     Raises:
-      InputError: a folder that holds no finished run.
+      InputError: a folder that holds no finished run, or other values than a run writes.
+      RunError: plots that cannot be written; the tables are shown.
     """
-    results = [run_files.load_results(folder) for folder in folders]
-    click.echo(tables.results_table(results, markdown=markdown))
-    if len(results) == 1:
-        click.echo(f"\n{tables.accuracy_matrix_table(results[0], markdown=markdown)}")
-        if results[0].get("nll"):
-            click.echo(f"\n{nll_by_task_table(results[0], markdown=markdown)}")
-    for folder in folders if plots else ():
-        run_plots.write_plots(folder)
-        click.echo(f"plots: {pathlib.Path(folder) / 'plots'}")
-    for path in [] if compare is None else _compared(folders, results, compare):
-        click.echo(f"plot: {path}")
+    with run_files.reading(", ".join(map(str, folders))):
+        results = [run_files.load_results(folder) for folder in folders]
+        click.echo(tables.results_table(results, markdown=markdown))
+        if len(results) == 1:
+            click.echo(f"\n{tables.accuracy_matrix_table(results[0], markdown=markdown)}")
+            if results[0].get("nll"):
+                click.echo(f"\n{nll_by_task_table(results[0], markdown=markdown)}")
+        for folder in folders if plots else ():
+            run_plots.write_plots(folder)
+            click.echo(f"plots: {pathlib.Path(folder) / 'plots'}")
+        for path in [] if compare is None else _compared(folders, results, compare):
+            click.echo(f"plot: {path}")
 
 
 def _compared(

@@ -27,13 +27,21 @@ class ComposedExecutorFactory(tff.framework.ExecutorFactory):
     TFF calls a computation again, with a new executor from here, when a worker gets lost. A computation is a pure
     function of its arguments, so nothing is counted twice.
 
+    Args:
+      workers: The workers.
+      deadline: Of a call.
+      default_num_clients: Number of clients where a computation's argument does not tell it.
+
     Attributes:
       missing: None while no client may be missing from a call. A list lets calls end without the clients of lost
         workers, whose places among the call's clients are then its content.
     """
 
-    def __init__(self, workers: Sequence[RemoteWorker], deadline: Deadline) -> None:
+    def __init__(
+        self, workers: Sequence[RemoteWorker], deadline: Deadline, default_num_clients: int = 0
+    ) -> None:
         self._workers, self._deadline = workers, deadline
+        self.default_num_clients = default_num_clients
         self._pool = concurrent.futures.ThreadPoolExecutor(len(workers), "tffcl-part")
         self._planner = ComposedPlanner()
         self._plans: OrderedDict[int, tuple[Any, Plan]] = OrderedDict()
@@ -53,7 +61,7 @@ class ComposedExecutorFactory(tff.framework.ExecutorFactory):
             lost = "; ".join(f"{worker.address}: {worker.reason}" for worker in self._workers)
             raise errors.RunError(f"lost all workers ({lost})")
         self._deadline.start()
-        sizes = _sizes(cardinalities.get(tff.CLIENTS, 0), len(present))
+        sizes = _sizes(self._num_clients(cardinalities), len(present))
         parts = [worker.executor(size) for worker, size in zip(present, sizes)]
         cohort = Cohort(present[0].executor(0), parts, sizes, self._pool)
         if self.missing is None:
@@ -64,8 +72,11 @@ class ComposedExecutorFactory(tff.framework.ExecutorFactory):
         """Frees what the workers hold of a call that failed."""
         for worker in self._workers:
             if worker.reason is None:
-                for size in {0, *_sizes(cardinalities.get(tff.CLIENTS, 0), len(self._workers))}:
+                for size in {0, *_sizes(self._num_clients(cardinalities), len(self._workers))}:
                     worker.forget(size)
+
+    def _num_clients(self, cardinalities: tff.framework.CardinalitiesType) -> int:
+        return cardinalities.get(tff.CLIENTS, self.default_num_clients)
 
     def _plan(self, computation: Any) -> Plan:
         key = id(computation)  # stays its own as long as the entry holds the computation

@@ -132,7 +132,7 @@ def _aggregate(planner: ComposedPlanner, block: Any) -> Plan:
     def run(cohort: Cohort, names: Mapping[str, Any]) -> Any:
         first, merged = start(cohort, names), None
         references = _run(cohort, partial, (placed(cohort, names), first))
-        for data in cohort.each(lambda part, own: part.fetch(own).federated.value[0], references):
+        for data in cohort.each(lambda part, own: part.fetch(own.reference).federated.value[0], references):
             found = ServerValue(total, data=data.SerializeToString())
             merged = found if merged is None else merging(cohort, names).call((merged, found))
         return reporting(cohort, names).call(first if merged is None else merged)

@@ -15,7 +15,8 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 from tensorflow_federated.python.core.impl.executors import remote_executor
 
-from tffcl.runtime import wire
+from tffcl import errors
+from tffcl.runtime import limits, wire
 from tffcl.runtime.executor import WorkerExecutor
 from tffcl.runtime.values import Everyone
 
@@ -53,11 +54,6 @@ class PartExecutor(WorkerExecutor):
         """An element of a structure in the worker."""
         return _now(self.create_selection(source, index))
 
-    def fetch(self, value: Any) -> executor_pb2.Value:
-        """A value that is in the worker; waits until it is ready."""
-        request = executor_pb2.ComputeRequest(executor=self._executor_id, value_ref=value.reference)
-        return self._stub.compute(request).value
-
     def _dispose(self, value_ref: Any, value_executor_id: Any) -> None:
         """Frees a value at once. Unlike TFF's, with no list that the threads would share."""
         if value_executor_id == self._executor_id and value_executor_id is not None:
@@ -93,14 +89,16 @@ class ServerValue:
             if self._reference is None:
                 self._data = wire.encode_value(self._given, self.kind)
             else:
-                self._data = cohort.server.fetch(self._reference).SerializeToString()
+                self._data = cohort.server.fetch(self._reference.reference).SerializeToString()
         return self._data
 
     def reference(self, cohort: Cohort) -> Any:
         """The value in the server's worker."""
-        if self._reference is None or self._home is not cohort.server:
+        if self._reference is None and self._data is None:  # a large structure goes in parts
+            self._reference = cohort.server.create(self._given, self.kind)
+        elif self._reference is None or self._home is not cohort.server:
             self._reference = cohort.server.create_encoded(self.data(cohort), self.kind)
-            self._home = cohort.server
+        self._home = cohort.server
         return self._reference
 
     def element(self, cohort: Cohort, index: int) -> ServerValue:
@@ -144,12 +142,12 @@ def ingest(cohort: Cohort, value: Any, kind: tff.Type) -> Any:
     """A value that TFF passes to an executor.
 
     Raises:
-      TypeError: If it does not fit its type.
+      ArgumentError: If it does not fit its type.
     """
     if isinstance(kind, tff.StructType) and _has_places(kind):
         items = list(tff.structure.from_container(value))
         if len(items) != len(kind):
-            raise TypeError(f"expected a structure of {len(kind)} elements, found {len(items)}")
+            raise errors.ArgumentError(f"expected a structure of {len(kind)} elements, found {len(items)}")
         return tuple(ingest(cohort, item, each) for item, each in zip(items, kind))
     if not isinstance(kind, tff.FederatedType):
         return ServerValue(kind, given=value)
@@ -158,7 +156,9 @@ def ingest(cohort: Cohort, value: Any, kind: tff.Type) -> Any:
     if kind.all_equal:
         return Everyone(ServerValue(kind.member, given=value))
     if not isinstance(value, (list, tuple)):
-        raise TypeError(f"expected a list with a value for each client, found {type(value).__name__}")
+        raise errors.ArgumentError(
+            f"expected a list with a value for each client, found {type(value).__name__}"
+        )
     members, slices = list(value), []
     for size in cohort.sizes:
         slices.append(members[:size])
@@ -223,18 +223,18 @@ def to_python(cohort: Cohort, value: Any, kind: tff.Type) -> Any:
     if isinstance(kind, tff.FederatedType):
         if isinstance(value, Parts):
             one = tff.FederatedType(kind.member, kind.placement)
-            fetched = cohort.each(lambda part, own: _decoded(part.fetch(own), one), value.references)
+            fetched = cohort.each(
+                lambda part, own: wire.decode_value(part.fetch(own.reference), one), value.references
+            )
             return [member for members in fetched for member in members]
         member = to_python(cohort, value.member if isinstance(value, Everyone) else value, kind.member)
         return member if kind.all_equal else [member] * cohort.num_clients
+    if isinstance(value, ServerValue) and limits.comes_in_parts(kind):
+        value = tuple(value.element(cohort, index) for index in range(len(kind)))
     if isinstance(value, tuple):
         pairs = zip(value, tff.structure.iter_elements(kind))
         return tff.structure.Struct((name, to_python(cohort, item, each)) for item, (name, each) in pairs)
-    return _decoded(executor_pb2.Value.FromString(value.data(cohort)), kind)
-
-
-def _decoded(message: executor_pb2.Value, kind: tff.Type) -> Any:
-    return tff.framework.deserialize_value(message, kind)[0]
+    return wire.decode_value(executor_pb2.Value.FromString(value.data(cohort)), kind)
 
 
 def _now(coroutine: Coroutine) -> Any:

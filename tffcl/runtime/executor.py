@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import Any
 
 import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import executor_pb2
 from tensorflow_federated.python.core.impl.executors import remote_executor
 
 from tffcl.runtime import limits, stubs, wire
@@ -50,6 +51,17 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
         response = self._worker_stub.create_encoded_value(request)
         return remote_executor.RemoteValue(response.value_ref, type_spec, self)
 
+    def fetch(self, value_ref: Any) -> executor_pb2.Value:
+        """A value that is in the worker; waits until it is ready."""
+        self._check_has_executor_id()
+        request = executor_pb2.ComputeRequest(executor=self._executor_id, value_ref=value_ref)
+        return self._stub.compute(request).value
+
+    async def _compute(self, value_ref: Any, type_spec: tff.Type) -> Any:
+        if limits.comes_in_parts(type_spec):
+            return await self._compute_stream_structs(value_ref, type_spec)
+        return wire.decode_value(self.fetch(value_ref), type_spec)
+
     def close(self) -> None:
         """Frees everything that the worker holds for this executor."""
         self._kept.clear()
@@ -76,12 +88,17 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
 
 
 class WorkerExecutorFactory(tff.framework.ExecutorFactory):
-    """Executors by number of clients; unlike in TFF's own factory, one that is dropped is also closed."""
+    """Executors by number of clients; unlike in TFF's own factory, one that is dropped is also closed.
+
+    Args:
+      stub: Of the worker.
+      default_num_clients: Number of clients where a computation's argument does not tell it.
+    """
 
     executor_class = WorkerExecutor
 
-    def __init__(self, stub: stubs.WorkerStub) -> None:
-        self._stub = stub
+    def __init__(self, stub: stubs.WorkerStub, default_num_clients: int = 0) -> None:
+        self._stub, self.default_num_clients = stub, default_num_clients
         self._executors: OrderedDict[Any, Any] = OrderedDict()
 
     def create_executor(self, cardinalities: tff.framework.CardinalitiesType) -> Any:
@@ -102,7 +119,7 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
         if executor is not None:
             executor.close()
 
-    @staticmethod
-    def _key(cardinalities: tff.framework.CardinalitiesType) -> tuple[tuple[Any, int], ...]:
-        # A computation without clients says nothing about their number.
-        return tuple(sorted({tff.CLIENTS: 0, **cardinalities}.items(), key=lambda item: item[0].uri))
+    def _key(self, cardinalities: tff.framework.CardinalitiesType) -> tuple[tuple[Any, int], ...]:
+        # Arguments without values at the clients say nothing about their number.
+        found = {tff.CLIENTS: self.default_num_clients, **cardinalities}
+        return tuple(sorted(found.items(), key=lambda item: item[0].uri))

@@ -7,10 +7,27 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from tffcl import errors
+
+# Tables, and the operations that make one without a name in each call, which is freed with its last handle.
+_TABLES = {
+    "HashTableV2": "AnonymousHashTable",
+    "MutableDenseHashTableV2": "AnonymousMutableDenseHashTable",
+    "MutableHashTableOfTensorsV2": "AnonymousMutableHashTableOfTensors",
+    "MutableHashTableV2": "AnonymousMutableHashTable",
+}
+_NOT_OF_THESE = (
+    "container",
+    "shared_name",
+    "use_node_name_sharing",
+    "_class",
+)  # what has no name, and stands alone
 
 
 def set_apart(graph_def: tf.compat.v1.GraphDef, prefix: str) -> None:
-    """Gives a graph's functions and tables names that no other graph has.
+    """Gives a graph's functions names that no other graph has.
 
     A process has one name space for them, and TFF's optimiser leaves functions of one name with several bodies.
     """
@@ -25,10 +42,6 @@ def set_apart(graph_def: tf.compat.v1.GraphDef, prefix: str) -> None:
         gradient.function_name = names.get(gradient.function_name, gradient.function_name)
         gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
     _rename_calls(graph_def.node, names)
-    for node in graph_def.node:
-        if "shared_name" in node.attr and node.op != "VarHandleOp":
-            name = node.attr["shared_name"].s.decode() or node.name
-            node.attr["shared_name"].s = f"{prefix}_{name}".encode()
 
 
 def _rename_calls(nodes: Iterable[Any], names: Mapping[str, str]) -> None:
@@ -53,19 +66,53 @@ def free_variables(nodes: Mapping[str, Any]) -> dict[str, tuple[tf.DType, tf.Ten
         if node.op == "VarHandleOp":
             dtype = tf.dtypes.as_dtype(node.attr["dtype"].type)
             variables[f"{node.name}:0"] = dtype, tf.TensorShape(node.attr["shape"].shape)
-            node.op = "Placeholder"
-            node.ClearField("input")
-            node.ClearField("attr")
-            node.attr["dtype"].type = tf.resource.as_datatype_enum
+            _become_handle(node)
     return variables
 
 
+def free_tables(nodes: Mapping[str, Any]) -> dict[str, Any]:
+    """Turns a graph's tables into placeholders.
+
+    Returns:
+      Nodes that make a new table, by the name of its handle.
+    """
+    tables = {}
+    for node in nodes.values():
+        if node.op in _TABLES:
+            maker = tables[f"{node.name}:0"] = tf.compat.v1.NodeDef()
+            maker.CopyFrom(node)
+            maker.op = _TABLES[node.op]
+            for name in _NOT_OF_THESE:
+                maker.attr.pop(name, None)
+            _become_handle(node)
+    return tables
+
+
+def _become_handle(node: Any) -> None:
+    node.op = "Placeholder"
+    node.ClearField("input")
+    node.ClearField("attr")
+    node.attr["dtype"].type = tf.resource.as_datatype_enum
+
+
 def needed(
-    nodes: Mapping[str, Any], targets: Iterable[str], feeds: AbstractSet[str]
+    graph_def: tf.compat.v1.GraphDef,
+    nodes: Mapping[str, Any],
+    targets: Iterable[str],
+    feeds: AbstractSet[str],
 ) -> tf.compat.v1.GraphDef:
     """The nodes that some targets need, as a session would run them, in the order of the graph.
 
     Nodes wait for no feed by a control edge: nothing stands in the feed's place once it is an argument.
+
+    Args:
+      graph_def: The graph.
+      nodes: Its nodes by name; some may have changed.
+      targets: Names of tensors or operations.
+      feeds: Names of placeholders.
+
+    Raises:
+      RunError: One of them has contents that would stay from call to call.
     """
     found: set[str] = set()
     waiting = [node_name(target) for target in targets]
@@ -77,7 +124,25 @@ def needed(
             nodes[name].ClearField("input")
             nodes[name].input.extend(kept)
             waiting += map(node_name, kept)
-    return tf.compat.v1.GraphDef(node=[node for name, node in nodes.items() if name in found])
+    part = tf.compat.v1.GraphDef(
+        node=[node for name, node in nodes.items() if name in found],
+        library=graph_def.library,
+        versions=graph_def.versions,
+    )
+    _refuse_what_stays(part)
+    return part
+
+
+def _refuse_what_stays(graph_def: tf.compat.v1.GraphDef) -> None:
+    """Whatever can be shared by name, such as a queue, an iterator or a reader, outlives the call that has made it."""
+    bodies = [function.node_def for function in graph_def.library.function]
+    for node in (node for nodes in (graph_def.node, *bodies) for node in nodes):
+        definition = op_def_registry.get(node.op)  # None for a function
+        if definition is not None and any(each.name == "shared_name" for each in definition.attr):
+            raise errors.RunError(
+                f"the in-process runtime cannot run {node.op} ({node.name}): its contents would stay from call to "
+                "call; runtime.local() runs it"
+            )
 
 
 def node_name(tensor: str) -> str:

@@ -1,7 +1,7 @@
 """TensorFlow computations as functions of eager tensors, made once from the graph that TFF compiled.
 
-Two functions come out of one graph: the initializer, which has to run first, and the rest. The graph's variables are
-inputs to both: every call makes its own, so that calls may overlap and none sees what another left behind.
+Two functions come out of one graph: the initializer, which has to run first, and the rest. The graph's variables and
+tables are inputs to both: every call makes its own, so that calls may overlap and none sees what another left behind.
 """
 
 from __future__ import annotations
@@ -38,13 +38,17 @@ class GraphFunction:
 
         Args:
           proto: A `computation_pb2.TensorFlow`.
-          prefix: Keeps the functions and tables of one graph apart from those of all others.
+          prefix: Keeps the functions of one graph apart from those of all others.
+
+        Raises:
+          RunError: It cannot be imported, or holds what would stay from call to call.
         """
         graph_def = tf.compat.v1.GraphDef()
         proto.graph_def.Unpack(graph_def)
         graph_defs.set_apart(graph_def, prefix)
         nodes = {node.name: node for node in graph_def.node}
         self._variables = graph_defs.free_variables(nodes)
+        tables = graph_defs.free_tables(nodes)
         self._parameter = _names(proto.parameter) if proto.HasField("parameter") else ()
         self._result = _names(proto.result)
         inputs = list(_flat(self._parameter))
@@ -52,7 +56,12 @@ class GraphFunction:
         if self._session_token.split(":")[0] not in nodes:
             self._session_token = ""
         inputs += [self._session_token] if self._session_token else []
-        part = functools.partial(_import, graph_def, nodes, inputs, list(self._variables))
+        inputs += self._variables
+        self._make_tables = None
+        if tables:
+            makers = {**nodes, **{maker.name: maker for maker in tables.values()}}
+            self._make_tables = _import(graph_def, makers, inputs, list(tables), "")
+        part = functools.partial(_import, graph_def, nodes, [*inputs, *tables])
         self._initialize = part([], proto.initialize_op) if proto.initialize_op else None
         self._run = part(list(_flat(self._result)), "")
         self._first_call = threading.Lock()
@@ -84,9 +93,12 @@ class GraphFunction:
             tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=_ANONYMOUS)
             for dtype, shape in self._variables.values()
         ]
+        tensors += handles
+        if self._make_tables is not None:
+            tensors += self._make_tables(*tensors)
         if self._initialize is not None:
-            self._initialize(*tensors, *handles)
-        outputs = iter(self._run(*tensors, *handles))
+            self._initialize(*tensors)
+        outputs = iter(self._run(*tensors))
         return self._structured(self._result, outputs)
 
     def _structured(self, names: Values, outputs: Iterator[tf.Tensor]) -> Values:
@@ -136,18 +148,13 @@ def _flat(values: Values) -> Iterable[Any]:
 def _import(
     graph_def: tf.compat.v1.GraphDef,
     nodes: Mapping[str, Any],
-    inputs: PySequence[str],
-    variables: PySequence[str],
+    feeds: PySequence[str],
     outputs: PySequence[str],
     operation: Optional[str],
 ) -> Callable[..., Any]:
-    """A concrete function from some tensors and variables of the graph to others, with an operation run first."""
-    feeds = [*inputs, *variables]
-    part = graph_defs.needed(
-        nodes, [*outputs, *([operation] if operation else [])], set(map(graph_defs.node_name, feeds))
-    )
-    part.versions.CopyFrom(graph_def.versions)
-    part.library.CopyFrom(graph_def.library)
+    """A concrete function from some tensors of the graph to others, with an operation run first."""
+    targets = [*outputs, *([operation] if operation else [])]
+    part = graph_defs.needed(graph_def, nodes, targets, set(map(graph_defs.node_name, feeds)))
     present = {node.name for node in part.node}
 
     def body(*tensors: tf.Tensor) -> Any:

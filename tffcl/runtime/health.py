@@ -1,8 +1,12 @@
-"""Whether a worker answers, asked without TensorFlow Federated, whose import takes seconds."""
+"""Workers' addresses, and whether one answers, asked without TensorFlow Federated, whose import takes seconds."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, Optional
+
+from tffcl.errors import InputError
 
 # `GetExecutorRequest(cardinalities=[Cardinality(placement=Placement(uri="clients"))])`: an executor for no clients.
 _GET_EXECUTOR = b"\x0a\x0b\x0a\x09\x0a\x07clients"
@@ -13,6 +17,33 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),  # a proxy for the web knows nothing of workers
 )
+
+# A name or an IPv4 address, or an IPv6 address in brackets. gRPC takes more, in ways of its own: "host" is port 443
+# there, and ":99999" is port 34463.
+_ADDRESS = re.compile(r"([\w.-]+|\[[\da-f:.]+(%\w+)?\]):(\d{1,5})", re.ASCII | re.IGNORECASE)
+
+
+def check_addresses(addresses: Sequence[str], name: str = "addresses") -> Sequence[str]:
+    """The addresses, if they are at least one `host:port`, each once.
+
+    Args:
+      addresses: Of workers.
+      name: What they were given as, for the error.
+
+    Raises:
+      InputError: They are not.
+    """
+    if isinstance(addresses, str) or not addresses:
+        raise InputError(f"{name}: expected a list of host:port, found {addresses!r}")
+    for address in addresses:
+        found = _ADDRESS.fullmatch(str(address))
+        if found is None or not 0 < int(found[3]) < 65536:
+            raise InputError(
+                f"{name}: expected host:port (an IPv6 address in brackets, a port from 1 to 65535), found {address!r}"
+            )
+    if len(set(addresses)) < len(addresses):
+        raise InputError(f"{name}: expected each worker once, found {', '.join(addresses)}")
+    return addresses
 
 
 class Probe:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 from collections import OrderedDict
 from typing import Any, Optional
@@ -20,7 +19,7 @@ from tffcl.runtime.graphs import GraphCache
 from tffcl.runtime.ingestion import Ingestion
 from tffcl.runtime.intrinsics import Scope
 from tffcl.runtime.plans import Plan, Planner
-from tffcl.runtime.runtime import Runtime
+from tffcl.runtime.runtime import Runtime, check_default_num_clients, operation_error
 from tffcl.runtime.threads import ClientThreads
 
 logger = logging.getLogger(__name__)
@@ -61,10 +60,11 @@ class InProcessContext(tff.framework.SyncContext):
 
     Args:
       threads: Where clients run.
+      default_num_clients: Number of clients where a computation's argument does not tell it.
     """
 
-    def __init__(self, threads: ClientThreads) -> None:
-        self._threads = threads
+    def __init__(self, threads: ClientThreads, default_num_clients: int = 0) -> None:
+        self._threads, self.default_num_clients = threads, default_num_clients
         self._told = False
         self.closed = False
 
@@ -76,7 +76,7 @@ class InProcessContext(tff.framework.SyncContext):
           arg: Its argument, None where it has none.
 
         Raises:
-          InputError: If the argument does not fit its type.
+          ArgumentError: If the argument does not fit its type.
           OperationError: If an operation fails.
           RunError: If the computation uses what this runtime does not have.
         """
@@ -86,13 +86,13 @@ class InProcessContext(tff.framework.SyncContext):
             try:
                 return self._invoke(comp, arg)
             except tf.errors.OpError as error:
-                raise errors.OperationError("a TensorFlow operation failed", _one_line(error)) from None
+                raise operation_error("a TensorFlow operation failed", str(error.message)) from None
 
     def _invoke(self, comp: Any, arg: Any) -> Any:
         plan, kind = _plans.get(comp), comp.type_signature
         ingestion = Ingestion()
         given = () if kind.parameter is None else (ingestion.take(arg, kind.parameter),)
-        num_clients = ingestion.num_clients or 0
+        num_clients = self.default_num_clients if ingestion.num_clients is None else ingestion.num_clients
         result = plan(Scope(self._threads, num_clients), {}).call(*given)
         self._tell(result)
         return type_conversions.type_to_py_container(
@@ -108,16 +108,6 @@ class InProcessContext(tff.framework.SyncContext):
             logger.info("runs in this process on %s, up to %d clients at once", name, self._threads.at_once)
 
 
-# What TensorFlow puts before the words of the operation itself.
-_PREAMBLE = ("Graph execution error", "Detected at node", "<stack traces", "File ", "(most recent call last)")
-
-
-def _one_line(error: tf.errors.OpError) -> str:
-    lines = [line.strip() for line in str(error.message).split("\n") if line and not line[0].isspace()]
-    line = next((line for line in lines if not line.startswith(_PREAMBLE)), type(error).__name__)
-    return re.sub(r"\{\{.*?\}\}\s*", "", line)  # the name that TensorFlow has given to the function
-
-
 class InProcessRuntime(Runtime):
     """TFF's context for this process; as a context manager it installs it in the current thread.
 
@@ -126,16 +116,22 @@ class InProcessRuntime(Runtime):
       device: Full name of the device, or None where TensorFlow places operations itself.
     """
 
-    def __init__(self, device: Optional[str] = None, clients_at_once: Optional[int] = None) -> None:
+    def __init__(
+        self,
+        device: Optional[str] = None,
+        clients_at_once: Optional[int] = None,
+        default_num_clients: int = 0,
+    ) -> None:
         """Starts no process; clients run in threads of this one.
 
         Args:
           device: A TensorFlow device such as "/GPU:0"; None leaves placement to TensorFlow.
           clients_at_once: How many clients run at the same time; None for one on every two cores, which it keeps
             busy by itself. The results do not depend on it, the memory that is needed does.
+          default_num_clients: See `tffcl.runtime.local`.
 
         Raises:
-          InputError: If there is no such device, or `clients_at_once` is below 1.
+          InputError: If there is no such device, or no such number of clients.
         """
         if clients_at_once is None:
             clients_at_once = max(1, len(os.sched_getaffinity(0)) // _CORES_OF_A_CLIENT)
@@ -143,7 +139,7 @@ class InProcessRuntime(Runtime):
             raise errors.InputError(f"clients_at_once: expected at least 1, or None; found {clients_at_once}")
         self.device = None if device is None else _find_device(device)
         self._threads = ClientThreads(self.device, clients_at_once)
-        super().__init__(InProcessContext(self._threads))
+        super().__init__(InProcessContext(self._threads, check_default_num_clients(default_num_clients)))
 
     def close(self) -> None:
         """Ends the threads; computations in this runtime's context then raise `RunError`."""
@@ -165,33 +161,39 @@ def _find_device(name: str) -> str:
     raise errors.InputError(f"device: TensorFlow sees no {name!r} here, only {', '.join(short)}")
 
 
-def in_process(device: Optional[str] = None, clients_at_once: Optional[int] = None) -> InProcessRuntime:
+def in_process(
+    device: Optional[str] = None, clients_at_once: Optional[int] = None, *, default_num_clients: int = 0
+) -> InProcessRuntime:
     """Runs computations in this process: `with tffcl.runtime.in_process("/GPU:0"): ...`.
 
     Args:
       device: See `InProcessRuntime`.
       clients_at_once: See `InProcessRuntime`.
+      default_num_clients: See `InProcessRuntime`.
 
     Returns:
       A runtime; leaving its `with` block restores the context before it.
 
     Raises:
-      InputError: If there is no such device.
+      InputError: If there is no such device, or no such number of clients.
     """
-    return InProcessRuntime(device, clients_at_once)
+    return InProcessRuntime(device, clients_at_once, default_num_clients)
 
 
-def set_in_process(device: Optional[str] = None, clients_at_once: Optional[int] = None) -> InProcessRuntime:
+def set_in_process(
+    device: Optional[str] = None, clients_at_once: Optional[int] = None, *, default_num_clients: int = 0
+) -> InProcessRuntime:
     """Makes this process TFF's default context, for scripts and notebooks.
 
     Args:
       device: See `InProcessRuntime`.
       clients_at_once: See `InProcessRuntime`.
+      default_num_clients: See `InProcessRuntime`.
 
     Returns:
       The runtime.
 
     Raises:
-      InputError: If there is no such device.
+      InputError: If there is no such device, or no such number of clients.
     """
-    return InProcessRuntime(device, clients_at_once).set_default()
+    return InProcessRuntime(device, clients_at_once, default_num_clients).set_default()

@@ -37,7 +37,7 @@ class Ingestion:
           where: Names the value in errors.
 
         Raises:
-          InputError: If the value does not fit its type.
+          ArgumentError: If the value does not fit its type.
         """
         if isinstance(kind, tff.FederatedType):
             return self._placed(value, kind, where)
@@ -47,7 +47,7 @@ class Ingestion:
             return sequence_of(value, kind.element, where)
         if isinstance(kind, tff.TensorType):
             return known_tensor(value) if self._may_wait(value, kind) else as_tensor(value, kind, where)
-        raise errors.InputError(f"{where}: a value of type {kind} cannot be passed to a computation")
+        raise errors.ArgumentError(f"{where}: a value of type {kind} cannot be passed to a computation")
 
     def _may_wait(self, value: Any, kind: tff.TensorType) -> bool:
         """Whether a value is a client's large array that fits its type exactly."""
@@ -65,35 +65,62 @@ class Ingestion:
             member = self.take(value, kind.member, where)
             return Everyone(member) if kind.placement is tff.CLIENTS else member
         if not isinstance(value, (list, tuple)):
-            raise errors.InputError(
+            raise errors.ArgumentError(
                 f"{where}: expected a list with a value for each client, found {type(value).__name__}"
             )
         if self.num_clients not in (None, len(value)):
-            raise errors.InputError(
-                f"{where}: expected values for {self.num_clients} clients, found {len(value)}"
+            raise errors.ArgumentError(
+                f"Conflicting cardinalities: {where}: expected values for {self.num_clients} clients, "
+                f"found {len(value)}"
             )
         self.num_clients, self._at_clients = len(value), True
-        members = [self.take(v, kind.member, f"{where}[{i}]") for i, v in enumerate(value)]
+        members = [self.take(v, kind.member, _of_client(where, i)) for i, v in enumerate(value)]
         self._at_clients = False
         return Clients(members)
 
     def _struct(self, value: Any, kind: tff.StructType, where: str) -> tuple:
-        try:
-            items = tff.structure.to_elements(tff.structure.from_container(value))
-        except TypeError as error:
-            raise errors.InputError(
-                f"{where}: expected a structure of type {kind}, found {type(value).__name__}"
-            ) from error
-        names = tff.structure.name_list_with_nones(kind)
-        found = [name for name, _ in items]
-        if len(items) != len(names) or any(f not in (n, None) for f, n in zip(found, names)):
-            raise errors.InputError(f"{where}: expected the entries {names}, found {found}")
-        return tuple(
-            self.take(item, element, f"{where}.{name}" if name else f"{where}[{index}]")
-            for index, ((_, item), (name, element)) in enumerate(
-                zip(items, tff.structure.iter_elements(kind))
-            )
-        )
+        return tuple(self.take(*element) for element in _elements(value, kind, where))
+
+
+def check_entries(value: Any, kind: tff.Type, where: str = "argument") -> None:
+    """Checks that mappings have the entries of their types, in their order.
+
+    TFF itself takes them by position: of two entries of one type in another order it would make one of the other.
+
+    Raises:
+      ArgumentError: They have not; names the entry, and the client by its place.
+    """
+    if isinstance(kind, tff.FederatedType):
+        if kind.all_equal:
+            check_entries(value, kind.member, where)
+        elif isinstance(value, (list, tuple)):
+            for place, member in enumerate(value):
+                check_entries(member, kind.member, _of_client(where, place))
+    elif isinstance(kind, tff.StructType):
+        for element in _elements(value, kind, where):
+            check_entries(*element)
+
+
+def _of_client(where: str, place: int) -> str:
+    return f"{where}[client {place}]"
+
+
+def _elements(value: Any, kind: tff.StructType, where: str) -> list[tuple[Any, tff.Type, str]]:
+    """The elements of a structure, each with its type and what it is called in errors."""
+    try:
+        items = tff.structure.to_elements(tff.structure.from_container(value))
+    except TypeError as error:
+        raise errors.ArgumentError(
+            f"{where}: expected a structure of type {kind}, found {type(value).__name__}"
+        ) from error
+    names = tff.structure.name_list_with_nones(kind)
+    found = [name for name, _ in items]
+    if len(items) != len(names) or any(f not in (n, None) for f, n in zip(found, names)):
+        raise errors.ArgumentError(f"{where}: expected the entries {names}, in this order, found {found}")
+    return [
+        (item, element, f"{where}.{name}" if name else f"{where}[{index}]")
+        for index, ((_, item), (name, element)) in enumerate(zip(items, tff.structure.iter_elements(kind)))
+    ]
 
 
 def as_tensor(value: Any, kind: tff.TensorType, where: str) -> tf.Tensor:
@@ -105,20 +132,20 @@ def as_tensor(value: Any, kind: tff.TensorType, where: str) -> tf.Tensor:
       where: Names the value in errors.
 
     Raises:
-      InputError: If the value does not fit its type.
+      ArgumentError: If the value does not fit its type.
     """
     tensor = value.read_value() if isinstance(value, tf.Variable) else known_tensor(value)
     dtype = tf.dtypes.as_dtype(kind.dtype)
     if not isinstance(tensor, tf.Tensor):
         if not _fits(value, kind):
-            raise errors.InputError(f"{where}: expected {kind}, found {_described(value)}")
+            raise errors.ArgumentError(f"{where}: expected {kind}, found {_described(value)}")
         try:
             tensor = tf.convert_to_tensor(value, dtype)
         except (TypeError, ValueError, tf.errors.OpError) as error:
-            raise errors.InputError(f"{where}: expected {kind}, found {_described(value)}") from error
+            raise errors.ArgumentError(f"{where}: expected {kind}, found {_described(value)}") from error
     if tensor.dtype != dtype or not tf.TensorShape(kind.shape).is_compatible_with(tensor.shape):
         found = f"{tensor.dtype.name}{tensor.shape.as_list()}"
-        raise errors.InputError(f"{where}: expected {kind}, found {found}")
+        raise errors.ArgumentError(f"{where}: expected {kind}, found {found}")
     return tensor
 
 

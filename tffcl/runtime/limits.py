@@ -5,6 +5,7 @@ A value is measured before it is sent. A structure that is too large goes in par
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -42,6 +43,22 @@ def check_message(size: int, value: Any, type_spec: tff.Type) -> None:
     raise MessageTooLarge(
         f"{found}: {_largest(value, type_spec)}; use fewer clients in a call, more workers, or less"
     )
+
+
+def comes_in_parts(type_spec: tff.Type) -> bool:
+    """Whether a value has elements and is, by its type alone, too large for one message, which would end the worker."""
+    return isinstance(type_spec, tff.StructType) and _least_bytes(type_spec) > MAX_MESSAGE_BYTES
+
+
+def _least_bytes(type_spec: tff.Type) -> int:
+    """Bytes of a value of a type, in which dimensions that may be of any size count as 0."""
+    if isinstance(type_spec, tff.StructType):
+        return sum(map(_least_bytes, type_spec))
+    if isinstance(type_spec, tff.FederatedType):
+        return _least_bytes(type_spec.member) if type_spec.placement is tff.SERVER else 0
+    if isinstance(type_spec, tff.TensorType) and type_spec.shape is not None:
+        return type_spec.dtype.itemsize * math.prod(size or 0 for size in type_spec.shape)
+    return 0
 
 
 def _largest(value: Any, type_spec: tff.Type) -> str:

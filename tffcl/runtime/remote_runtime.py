@@ -11,11 +11,11 @@ from typing import Any, Optional
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.runtime import compiling, health
+from tffcl.runtime import contexts, health
 from tffcl.runtime import worker as worker_lib
 from tffcl.runtime.composed_factory import ComposedExecutorFactory
 from tffcl.runtime.remote_workers import Deadline, RemoteWorker
-from tffcl.runtime.runtime import Runtime
+from tffcl.runtime.runtime import Runtime, check_default_num_clients
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ Event = dict[str, str]
 ON_LOST_WORKER = ("retry", "leave-out")
 
 
-class RemoteContext(tff.framework.SyncExecutionContext):
-    """TFF's execution context over an executor that spreads clients over workers.
+class RemoteContext(contexts.WorkerContext):
+    """The context over an executor that spreads clients over workers.
 
     Attributes:
       failures: Workers that got lost and that nobody has asked about yet: `worker` (its address) and `reason`.
@@ -39,12 +39,7 @@ class RemoteContext(tff.framework.SyncExecutionContext):
     """
 
     def __init__(self, factory: ComposedExecutorFactory, may_leave_out: bool) -> None:
-        super().__init__(
-            executor_fn=factory,
-            compiler_fn=compiling.to_native,
-            transform_args=tff.tensorflow.transform_args,
-            transform_result=tff.tensorflow.transform_result,
-        )
+        super().__init__(factory)
         self.failures: list[Event] = []
         self.factory, self.may_leave_out = factory, may_leave_out
 
@@ -64,6 +59,7 @@ class RemoteRuntime(Runtime):
         patience: float = _PATIENCE_SECONDS,
         describe: Sequence[Callable[[], str]] = (),
         on_lost_worker: str = "retry",
+        default_num_clients: int = 0,
     ) -> None:
         """Connects to the workers.
 
@@ -74,14 +70,16 @@ class RemoteRuntime(Runtime):
           patience: See `remote`.
           describe: For each worker, what says how it ended, where that can be known.
           on_lost_worker: See `remote`.
+          default_num_clients: See `remote`.
 
         Raises:
           InputError: Addresses that are none, or a choice that is none.
           RunError: A worker that does not answer.
         """
-        _check_addresses(addresses)
+        health.check_addresses(addresses)
         _check_positive("call_timeout", call_timeout)
         _check_positive("patience", patience)
+        check_default_num_clients(default_num_clients)
         if on_lost_worker not in ON_LOST_WORKER:
             raise errors.InputError(
                 f"on_lost_worker: expected {' or '.join(ON_LOST_WORKER)}, found {on_lost_worker!r}"
@@ -93,7 +91,7 @@ class RemoteRuntime(Runtime):
         self.workers = [
             RemoteWorker(address, deadline, self._tell, end) for address, end in zip(addresses, ends)
         ]
-        self._factory = ComposedExecutorFactory(self.workers, deadline)
+        self._factory = ComposedExecutorFactory(self.workers, deadline, default_num_clients)
         super().__init__(RemoteContext(self._factory, on_lost_worker == "leave-out"))
         for worker in self.workers:
             worker.watch(min(_ASK_EVERY_SECONDS, patience), patience)
@@ -156,6 +154,7 @@ def remote(
     on_failure: Optional[Callable[[Event], None]] = None,
     patience: float = _PATIENCE_SECONDS,
     on_lost_worker: str = "retry",
+    default_num_clients: int = 0,
 ) -> RemoteRuntime:
     """Spreads the clients of every computation over workers: `with tffcl.runtime.remote(["a:9000", "b:9000"]): ...`.
 
@@ -172,6 +171,7 @@ def remote(
       patience: Seconds for which a worker may not answer whether it is there.
       on_lost_worker: "retry", or "leave-out": a computation that allows it (`allow_missing_clients`; a program's rounds
         do) ends without the clients of a worker that got lost after they had begun. Others are retried.
+      default_num_clients: See `local`.
 
     Returns:
       A runtime; leaving its `with` block restores the context before it, and leaves the workers running.
@@ -180,11 +180,18 @@ def remote(
       InputError: Addresses that are none, or a choice that is none.
       RunError: A worker that does not answer.
     """
-    lost = {address: health.check(address, _START_SECONDS) for address in _check_addresses(addresses)}
+    lost = {address: health.check(address, _START_SECONDS) for address in health.check_addresses(addresses)}
     for address, reason in lost.items():
         if reason is not None:
             raise errors.RunError(f"no worker answers at {address} ({reason}): start it with `tffcl worker`")
-    return RemoteRuntime(addresses, call_timeout, on_failure, patience, on_lost_worker=on_lost_worker)
+    return RemoteRuntime(
+        addresses,
+        call_timeout,
+        on_failure,
+        patience,
+        on_lost_worker=on_lost_worker,
+        default_num_clients=default_num_clients,
+    )
 
 
 @contextlib.contextmanager
@@ -220,18 +227,6 @@ def take_worker_failures() -> list[Event]:
         return []
     failures, context.failures = context.failures, []
     return failures
-
-
-def _check_addresses(addresses: Sequence[str]) -> Sequence[str]:
-    if isinstance(addresses, str) or not addresses:
-        raise errors.InputError(f"addresses: expected a list of host:port, found {addresses!r}")
-    for address in addresses:
-        host, _, port = str(address).rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise errors.InputError(f"addresses: expected host:port, found {address!r}")
-    if len(set(addresses)) < len(addresses):
-        raise errors.InputError(f"addresses: expected each worker once, found {', '.join(addresses)}")
-    return addresses
 
 
 def _check_positive(name: str, value: Optional[float]) -> None:

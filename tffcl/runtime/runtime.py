@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import abc
+import re
 from typing import Any, TypeVar
 
+import grpc
 import tensorflow_federated as tff
 
+from tffcl import errors
+
 _Self = TypeVar("_Self", bound="Runtime")
+
+
+def check_default_num_clients(number: int) -> int:
+    """The number of clients of a computation whose arguments do not tell it; raises InputError for one that is none."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise errors.InputError(
+            f"default_num_clients: expected a number of clients, 0 or more; found {number!r}"
+        )
+    return number
 
 
 class Runtime(abc.ABC):
@@ -44,3 +57,37 @@ class Runtime(abc.ABC):
             self._installed.pop().__exit__(*exc_info)
         finally:
             self.close()
+
+
+# What TensorFlow and TFF's worker put around the words of an operation itself.
+_AROUND = (
+    "Graph execution error", "Detected at node", "<stack traces", "File ", "(most recent call last)",
+    "while evaluating", "0 successful operations", "0 derived errors",
+)  # fmt: skip
+_FIRST_OF_SEVERAL = re.compile(r"\d+ root error\(s\) found\.\s*\(0\)\s*(\w+: )?")
+_NODE = re.compile(r"\s*(\[\[.*?\]\]|\{\{.*?\}\}|\[Op:\w+\])")
+
+# TensorFlow says that determinism is enabled, and not by whom.
+_REFUSED = (
+    "what draws without a seed or reads the clock is refused where results have to repeat; allow it with "
+    "runtime.local(repeatable=False), or with TF_DETERMINISTIC_OPS=0 in the environment of the process that computes"
+)
+
+
+class FailedOperation(errors.OperationError, grpc.RpcError):
+    """As TFF raises it, whose operations all run in workers."""
+
+
+def operation_error(where: str, text: str) -> FailedOperation:
+    """The error for an operation that has failed.
+
+    Args:
+      where: Says that it has, and where.
+      text: TensorFlow's message, of many lines.
+    """
+    lines = _FIRST_OF_SEVERAL.sub("", text).split("\n")
+    kept = [_NODE.sub("", line).strip() for line in lines if line and not line[0].isspace()]
+    words = " ".join(line for line in kept if line and not line.startswith(_AROUND))
+    if "determinism is enabled" in words:
+        words = f"{words.rstrip('.')}: {_REFUSED}"
+    return FailedOperation(where, words)

@@ -32,7 +32,7 @@ def sequence_of(value: Any, element: tff.Type, where: str) -> Sequence:
       where: Names the value in errors.
 
     Raises:
-      InputError: If the value is no such sequence.
+      ArgumentError: If the value is no such sequence.
     """
     with tf.device("CPU:0"):
         try:
@@ -40,12 +40,12 @@ def sequence_of(value: Any, element: tff.Type, where: str) -> Sequence:
                 value = tensorflow_utils.make_data_set_from_elements(None, value, element)
             found = tff.SequenceType(computation_types.tensorflow_to_type(value.element_spec))
         except (AttributeError, TypeError, ValueError, tf.errors.OpError) as error:
-            raise errors.InputError(
+            raise errors.ArgumentError(
                 f"{where}: expected a tf.data.Dataset or a list with elements of type {element}, "
                 f"found {type(value).__name__}"
             ) from error
         if not tff.SequenceType(element).is_assignable_from(found):
-            raise errors.InputError(f"{where}: expected elements of type {element}, found {found.element}")
+            raise errors.ArgumentError(f"{where}: expected elements of type {element}, found {found.element}")
         return Sequence(tf.data.experimental.to_variant(value), owner=value)
 
 

@@ -28,7 +28,12 @@ _CHECK_SECONDS = 10.0
 
 
 def check(address: str) -> int:
-    """Whether a worker answers at `host:port`: 0, or 1 with the reason on stderr."""
+    """Whether a worker answers at `host:port`: 0, or 1 with the reason on stderr.
+
+    Raises:
+      InputError: It is no address.
+    """
+    health.check_addresses([address], "--check")
     reason = health.check(address, _CHECK_SECONDS)
     _say(f"{address}: the worker answers" if reason is None else f"{address}: {reason}")
     return 0 if reason is None else 1

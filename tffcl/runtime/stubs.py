@@ -8,9 +8,10 @@ from typing import Any, Callable
 
 import grpc
 import tensorflow_federated as tff
-from tensorflow_federated.proto.v0 import executor_pb2
+from tensorflow_federated.proto.v0 import executor_pb2, executor_pb2_grpc
 
 from tffcl import errors
+from tffcl.runtime.runtime import operation_error
 
 # How a call to a worker fails; a closed channel is a ValueError.
 _FAILURES = (tff.framework.RetryableError, grpc.RpcError, ValueError)
@@ -36,7 +37,8 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
           channel: Channel to the worker.
           describe: Gives one line on how the worker stands; called when it does not answer.
         """
-        super().__init__(channel)
+        # Not TFF's own: it has a thread watch the channel, which ends in an exception of its own when that is closed.
+        self._channel, self._stub = channel, executor_pb2_grpc.ExecutorGroupStub(channel)
         self._create_encoded_value = channel.unary_unary(
             "/tensorflow_federated.v0.ExecutorGroup/CreateValue",
             response_deserializer=executor_pb2.CreateValueResponse.FromString,
@@ -49,9 +51,11 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
             yield
         except _FAILURES as error:
             if isinstance(error, grpc.Call) and error.code() not in self.lost_codes:
-                if str(error.details()).startswith(_FAILED):
-                    where = "a TensorFlow operation failed in the worker"
-                    raise errors.OperationError(where, _one_line(error)) from error
+                text = str(error.details())
+                if text.startswith(_FAILED):
+                    raise operation_error(
+                        "a TensorFlow operation failed in the worker", text[len(_FAILED) :]
+                    ) from error
                 raise
             raise self._when_lost(error) from error
 
@@ -97,8 +101,3 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
         """Frees an executor and all its values, as `dispose`."""
         with contextlib.suppress(*_FAILURES):
             super().dispose_executor(request)
-
-
-def _one_line(error: grpc.Call) -> str:
-    lines = str(error.details())[len(_FAILED) :].split("\n")
-    return " ".join(line.strip() for line in lines if "[[{{node" not in line)

@@ -16,12 +16,16 @@ import numpy as np
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import array_pb2, executor_pb2
 
+from tffcl import errors
 from tffcl.runtime import limits
 
 _Chunk = Union[bytes, memoryview]
 
 # Below this size TFF's own way costs no more.
 _MIN_BYTES = 16 * 1024
+
+# Characters of an error of TFF's, which may print a whole value.
+_MAX_SHOWN = 300
 
 
 def encode_create_value(executor_id: Any, value: Any, type_spec: tff.Type) -> bytes:
@@ -33,7 +37,7 @@ def encode_create_value(executor_id: Any, value: Any, type_spec: tff.Type) -> by
       type_spec: Type of the value.
 
     Raises:
-      TypeError: If the value does not fit its type.
+      ArgumentError: If the value does not fit its type.
       MessageTooLarge: If it is larger than a message can be.
     """
     return _request(executor_id, _checked(_encode(value, type_spec), value, type_spec))
@@ -57,7 +61,7 @@ def encode_value(value: Any, type_spec: tff.Type) -> bytes:
       type_spec: Type of the value.
 
     Raises:
-      TypeError: If the value does not fit its type.
+      ArgumentError: If the value does not fit its type.
       MessageTooLarge: If it is larger than a message can be.
     """
     return b"".join(_checked(_encode(value, type_spec), value, type_spec))
@@ -81,6 +85,25 @@ def encode_struct(elements: Iterable[tuple[Optional[str], bytes]]) -> bytes:
     return b"".join(_field(executor_pb2.Value, "struct", chunks))
 
 
+def decode_value(message: executor_pb2.Value, type_spec: tff.Type) -> Any:
+    """The value in the form in which TFF's executors give it; unlike with TFF, there may be no clients.
+
+    Raises:
+      RunError: It is one that all clients have, and there are none that a worker could ask.
+    """
+    if isinstance(type_spec, tff.StructType) and message.HasField("struct"):
+        pairs = zip(message.struct.element, tff.structure.iter_elements(type_spec))
+        return tff.structure.Struct((name, decode_value(each.value, kind)) for each, (name, kind) in pairs)
+    if isinstance(type_spec, tff.FederatedType) and not message.federated.value:
+        if not type_spec.all_equal:
+            return []
+        raise errors.RunError(
+            f"no client has the value of type {type_spec} that all clients share: pass values of clients to the "
+            "computation, or default_num_clients to the runtime"
+        )
+    return tff.framework.deserialize_value(message, type_spec)[0]
+
+
 def _request(executor_id: Any, value: Iterable[_Chunk]) -> bytes:
     message = executor_pb2.CreateValueRequest
     chunks = _field(message, "executor", [executor_id.SerializeToString()])
@@ -102,7 +125,11 @@ def _encode(value: Any, type_spec: tff.Type) -> list[_Chunk]:
     if isinstance(type_spec, tff.FederatedType) and (type_spec.all_equal or isinstance(value, list)):
         members = [value] if type_spec.all_equal else value
         return _field(executor_pb2.Value, "federated", _encode_members(members, type_spec))
-    return [tff.framework.serialize_value(value, type_spec)[0].SerializeToString()]
+    try:
+        return [tff.framework.serialize_value(value, type_spec)[0].SerializeToString()]
+    except (TypeError, ValueError, NotImplementedError) as error:
+        words = " ".join(str(error).split())[:_MAX_SHOWN]
+        raise errors.ArgumentError(f"expected a value of type {type_spec}: {words}") from error
 
 
 def _is_large_array(value: Any, type_spec: tff.TensorType) -> bool:

@@ -119,6 +119,7 @@ class Worker:
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,  # Ctrl-C is for this process, which may still want to write a checkpoint
+            umask=0o077,  # what computations write, of clients' states and data, is for their owner alone
         )
         self._owner = os.getpid()
         atexit.register(self.close)

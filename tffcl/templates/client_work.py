@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import abc
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from tffcl.templates import admission
 
 Tensors = Mapping[str, tf.Tensor]
 
@@ -37,6 +39,7 @@ class ClientWork(abc.ABC):
       knowledge_size: values in a row of the knowledge base, i.e. in `upload["knowledge"]`.
       num_foreign: K, the most rows that a client receives for a task.
       max_classes: labels of a task lie in [0, max_classes); None where there are no labels.
+      largest_value: the server takes no float of a larger magnitude from a client.
     """
 
     state_type: OrderedDict
@@ -52,6 +55,7 @@ class ClientWork(abc.ABC):
     knowledge_size: int
     num_foreign: int
     max_classes: int | None = None
+    largest_value: float = admission.LARGEST
 
     @abc.abstractmethod
     def initialize_shared(self) -> tf.Tensor:
@@ -90,6 +94,33 @@ class ClientWork(abc.ABC):
           The entries `train_writes`; the update (a mapping of tensors, for the aggregator); its weight, float32,
           0 where the client has nothing to say; metrics (a mapping of scalars).
         """
+
+    def limits(self, state: Tensors, data: Mapping[str, Any]) -> Tensors:
+        """What the program knows of a client's message of a round without asking it, scalars by name.
+
+        Args:
+          state: the entries `train_reads`, as the program hands them to the client.
+          data: as for `train`.
+
+        Returns:
+          `weight`, float32, the largest that the update may have: the number of training examples unless a work weighs
+          its clients otherwise; and what `faults` needs.
+        """
+        del state
+        return {"weight": tf.cast(tf.shape(next(iter(data["train"].values())))[0], tf.float32)}
+
+    def faults(self, update: Tensors, limits: Tensors) -> Sequence[admission.Fault]:
+        """What may be wrong with an update beyond its weight and values; runs at the server, as does no other method.
+
+        Args:
+          update: as a client sent it, of the type that `train` returns.
+          limits: what `limits` returned for that client.
+
+        Returns:
+          Pairs of a bool scalar and the text that stands in the history where it is true. The first is told.
+        """
+        del update, limits
+        return ()
 
     @abc.abstractmethod
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:

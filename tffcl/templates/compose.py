@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
+from tffcl.templates import admission
 from tffcl.templates.client_work import ClientWork
 from tffcl.templates.continual_process import ContinualProcess
 from tffcl.templates.entries import as_type, ordered, select_types
@@ -67,6 +68,8 @@ class _Composer:
         )
         self.incoming = Incoming(work.knowledge_size, work.num_foreign)
         self.train = self._train_computation()
+        self.limits = self._limits_computation()
+        self.admit = self._admit_computation()
         self.weighted = isinstance(aggregator, tff.aggregators.WeightedAggregationFactory)
         self.aggregation = self._aggregation(aggregator)
         self._check_finalizer()
@@ -114,6 +117,7 @@ class _Composer:
             num_foreign=self.work.num_foreign,
             max_classes=self.work.max_classes,
             work=self.work,
+            message_type=tff.StructWithPythonType(list(self.train.type_signature.result)[1:], tuple),
         )
 
     def _initialize(self) -> tff.Computation:
@@ -200,9 +204,39 @@ class _Composer:
         def train(state: OrderedDict, shared: tf.Tensor, data: OrderedDict, round_num: tf.Tensor) -> tuple:
             changed, update, weight, metrics = work.train(state, shared, data, round_num)
             weight = as_type("train", "weight", weight, tff.TensorType(np.float32))
+            if "refused" in metrics:
+                raise errors.ContractError(
+                    "client work: train reports a metric 'refused', which is the server's to say"
+                )
             return ordered("train", changed, writes), OrderedDict(update), weight, OrderedDict(metrics)
 
         return train
+
+    def _limits_computation(self) -> tff.Computation:
+        work = self.work
+
+        @tff.tensorflow.computation(self.reads, self.data)
+        def limits(state: OrderedDict, data: OrderedDict) -> OrderedDict:
+            return OrderedDict(work.limits(state, data))
+
+        return limits
+
+    def _admit_computation(self) -> tff.Computation:
+        """What the server takes of a round's message: update, weight, and metrics with the reason of a refusal."""
+        work = self.work
+        _, *message = self.train.type_signature.result
+
+        @tff.tensorflow.computation(*message, self.limits.type_signature.result)
+        def admit(update: OrderedDict, weight: tf.Tensor, metrics: OrderedDict, limits: OrderedDict) -> tuple:
+            faults = [
+                admission.weight_fault(weight, limits["weight"]),
+                *admission.count_faults(metrics),
+                *work.faults(update, limits),
+            ]
+            refused = admission.verdict(update, faults, work.largest_value)
+            return (*admission.taken((update, weight), refused), OrderedDict(metrics, refused=refused))
+
+        return admit
 
     def _next(self, server: tff.Type) -> tff.Computation:
         @tff.tensorflow.computation(_COUNT)
@@ -214,8 +248,10 @@ class _Composer:
             shared = tff.federated_broadcast(server_state.shared)
             round_num = tff.federated_broadcast(server_state.round_num)
             trained = tff.federated_map(self.train, (client_states, shared, client_data, round_num))
-            weight = (trained[2],) if self.weighted else ()
-            aggregated = self.aggregation.next(server_state.aggregator, trained[1], *weight)
+            limits = tff.federated_map(self.limits, (client_states, client_data))
+            admitted = tff.federated_map(self.admit, (trained[1], trained[2], trained[3], limits))
+            weight = (admitted[1],) if self.weighted else ()
+            aggregated = self.aggregation.next(server_state.aggregator, admitted[0], *weight)
             finalized = self.finalizer.next(server_state.finalizer, server_state.shared, aggregated.result)
             new_state = tff.federated_zip(
                 OrderedDict(
@@ -227,7 +263,7 @@ class _Composer:
                 )
             )
             measured = OrderedDict(aggregator=aggregated.measurements, finalizer=finalized.measurements)
-            return new_state, trained[0], trained[3], tff.federated_zip(measured)
+            return new_state, trained[0], admitted[2], tff.federated_zip(measured)
 
         return next_round
 
@@ -245,11 +281,16 @@ class _Composer:
             knowledge = as_type("end_task", "knowledge", upload["knowledge"], row_type)
             return ordered("end_task", new_state, work.state_type), OrderedDict(upload, knowledge=knowledge)
 
+        @tff.tensorflow.computation(end.type_signature.result[1])
+        def admit(upload: OrderedDict) -> OrderedDict:
+            refused = admission.verdict(upload, largest=work.largest_value)
+            return OrderedDict(admission.taken(upload, refused), refused=refused)
+
         @tff.federated_computation(at_server(server), at_clients(self.state), at_clients(self.data))
         def end_task(server_state: tff.Value, client_states: tff.Value, client_data: tff.Value) -> tuple:
             shared = tff.federated_broadcast(server_state.shared)
             ended = tff.federated_map(end, (client_states, shared, client_data))
-            return ended[0], ended[1]
+            return ended[0], tff.federated_map(admit, ended[1])
 
         return end_task
 

@@ -44,6 +44,7 @@ class ContinualProcess:
       num_foreign: K, the most rows that a client receives at the start of a task.
       max_classes: labels lie in [0, max_classes), or None.
       work: the client work that it was composed of; None for a process that was not composed.
+      message_type: what a client sends in a round, `<update, weight, metrics>`.
     """
 
     initialize: tff.Computation
@@ -58,6 +59,7 @@ class ContinualProcess:
     num_foreign: int
     max_classes: int | None = None
     work: Any = None
+    message_type: tff.Type | None = None
 
     def __post_init__(self) -> None:
         server = self.initialize.type_signature.result

@@ -20,13 +20,16 @@ class _Wrapped(Transfer):
 
     def __init__(self, transfer: Transfer):
         self.transfer = transfer
-        self.needs_summaries = transfer.needs_summaries
+        self.needs_summaries, self.noised = transfer.needs_summaries, transfer.noised
 
     def num_foreign(self, num_clients: int) -> int:
         return self.transfer.num_foreign(num_clients)
 
     def summarise(self, vectors: np.ndarray, seed: int | Sequence[int]) -> dict[str, np.ndarray] | None:
         return self.transfer.summarise(vectors, seed)
+
+    def faults(self, summary: Summary, dimension: int) -> list[tuple[bool, str]]:
+        return self.transfer.faults(summary, dimension)
 
     def account(self) -> dict[str, Any] | None:
         return self.transfer.account()

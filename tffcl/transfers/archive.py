@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
-import pathlib
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,13 +14,13 @@ from typing import IO, Union
 
 import numpy as np
 
-from tffcl import errors
+from tffcl import errors, storage
 
 Named = Union[Mapping[str, np.ndarray], Iterable[tuple[str, np.ndarray]]]
 
 
 def write(path: str | os.PathLike[str], arrays: Named) -> None:
-    """Writes to a temporary file beside `path`, brings it to the disk, and renames it.
+    """Writes a file whole or not at all (`tffcl.storage.write_whole`).
 
     Args:
       path: of the file.
@@ -30,22 +29,7 @@ def write(path: str | os.PathLike[str], arrays: Named) -> None:
     Raises:
       RunError: the file cannot be written; what stood at `path` still stands.
     """
-    target = pathlib.Path(path)
-    temporary = None
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(descriptor, "wb") as file:
-            _save(file, arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        _sync_folder(target.parent)
-    except OSError as error:
-        raise errors.RunError(f"cannot write {target}: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+    storage.write_whole(path, lambda file: _save(file, arrays))
 
 
 def _save(file: IO[bytes], arrays: Named) -> None:
@@ -56,16 +40,23 @@ def _save(file: IO[bytes], arrays: Named) -> None:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
-def read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """All arrays of a file, each compared with its CRC-32.
+def read(path: str | os.PathLike[str], *needed: str) -> dict[str, np.ndarray]:
+    """All arrays of a file, each compared with its CRC-32; no more is read, or held, than the file has bytes.
+
+    Args:
+      path: of the file.
+      *needed: names of arrays that have to be there.
 
     Raises:
       RunError: no such file, or one that is damaged, cut short or of another kind.
     """
     with _opened(path) as archive:
-        return {
+        found = {
             member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()
         }
+    if not set(needed) <= set(found):
+        raise errors.RunError(f"{os.fspath(path)}: expected the arrays {list(needed)}, found {sorted(found)}")
+    return found
 
 
 def checksum(path: str | os.PathLike[str]) -> str:
@@ -84,23 +75,38 @@ def checksum(path: str | os.PathLike[str]) -> str:
 # What zipfile and numpy raise where a byte is not what was written, a wild number of entries among it.
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, TypeError, LookupError, AttributeError,
-    ArithmeticError, MemoryError, NotImplementedError, RuntimeError,
+    ArithmeticError, MemoryError, NotImplementedError, RuntimeError, SyntaxError,
 )  # fmt: skip
 
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except (OSError, *_DAMAGE) as error:
-        # A wild offset is looked for before the file's start, which the system calls an invalid argument.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise errors.RunError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
-        raise errors.RunError(f"{os.fspath(path)} is damaged, or no archive of arrays: {error}") from error
+    with storage.open_regular(path, "an archive of arrays", max_bytes=None, error=errors.RunError) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                _check_sizes(archive, os.fstat(file.fileno()).st_size)
+                yield archive
+        except (OSError, *_DAMAGE) as error:
+            # A wild offset is looked for before the file's start, which the system calls an invalid argument.
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise errors.RunError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+            raise errors.RunError(
+                f"{os.fspath(path)} is damaged, or no archive of arrays: {error}"
+            ) from error
+
+
+def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
+    """Raises ValueError where the arrays are not stored as they are, or are said to be more than the file has bytes."""
+    if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+        raise ValueError("its arrays are compressed")
+    if sum(one.file_size for one in archive.infolist()) > size:
+        raise ValueError("its arrays are larger than the file")
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as file:
+        if _num_bytes(file) != member.file_size:  # numpy makes room before it reads
+            raise ValueError(f"{member.filename} has another length than its first bytes say")
     with archive.open(member) as file:
         array = np.lib.format.read_array(file, allow_pickle=False)
         if file.read(1):  # the sum is compared when the last byte has been read
@@ -108,10 +114,11 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         return array
 
 
-def _sync_folder(folder: pathlib.Path) -> None:
-    """A rename survives a power cut only when its folder has reached the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _num_bytes(file: IO[bytes]) -> int:
+    """Bytes of an array in numpy's format, its header included, as the header says."""
+    version = np.lib.format.read_magic(file)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, _, dtype = read_header[version](file)
+    if dtype.hasobject:
+        raise ValueError("an array holds Python objects")
+    return file.tell() + math.prod(shape) * dtype.itemsize

@@ -29,9 +29,9 @@ class CentroidPrivacy:
     are steps. The number of documents counts as known. A document belongs to one task of one client, and is told of
     once.
 
-    The noise follows from the run's seed, client and task, so that the same is told at every call: the guarantee holds
-    against whoever does not know the seed. It needs few clusters: noise hides what fewer than about noise_multiplier
-    sqrt(D) documents have in common.
+    The noise follows from `seed` alone, for which a run takes a secret of the client (`tffcl.program.state`), so that
+    the same is told at every call: the guarantee holds against whoever does not know that secret. It needs few
+    clusters: noise hides what fewer than about noise_multiplier sqrt(D) documents have in common.
 
     Attributes:
       clip: the largest norm of a document's vector.

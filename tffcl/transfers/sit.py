@@ -71,7 +71,7 @@ class SIT(Transfer):
         self.clustering = _one_of(clustering, "clustering", tuple(clusterings.CLUSTERINGS))
         self.similarity = _one_of(similarity, "similarity", SIMILARITY_NAMES)
         self.include_own = include_own
-        self.privacy = privacy
+        self.privacy, self.noised = privacy, privacy is not None
         if privacy is not None and clustering != "kmeans":
             raise errors.InputError(f"clustering: noise on centroids goes with kmeans; found {clustering!r}")
         if clustering == "kmedoids":
@@ -93,6 +93,14 @@ class SIT(Transfer):
                 vectors, self.clustering, self.q, self.min_cluster_size, seed
             )
         return {"centroids": centroids} if len(centroids) else None
+
+    def faults(self, summary: Summary, dimension: int) -> list[tuple[bool, str]]:
+        """More than Q centroids, or none, or of another dimension than documents have."""
+        rows = np.asarray(summary.get("centroids"))
+        right = rows.ndim == 2 and 1 <= len(rows) <= self.q and rows.shape[1] == dimension
+        wanted = f"float32 [1..{self.q}, {dimension}]"
+        whole = list(summary) == ["centroids"] and rows.dtype == np.float32 and right
+        return [(not whole, f"summary: should be `centroids`, {wanted}")]
 
     def account(self) -> dict[str, Any] | None:
         return None if self.privacy is None else self.privacy.account()

@@ -22,9 +22,12 @@ class Transfer(abc.ABC):
 
     Attributes:
       needs_summaries: whether `select` reads what `summarise` says.
+      noised: whether what `summarise` says has noise with an epsilon: then its seed is a secret of the client, which
+        follows from nothing that anybody else knows.
     """
 
     needs_summaries: bool = False
+    noised: bool = False
 
     @abc.abstractmethod
     def num_foreign(self, num_clients: int) -> int:
@@ -42,6 +45,25 @@ class Transfer(abc.ABC):
         """
         del vectors, seed
         return None
+
+    def refusal(self, summary: Summary, dimension: int) -> str:
+        """Why the server does not take what a client told, empty where it does; see `tffcl.templates.admission`.
+
+        Args:
+          summary: as a client sent it.
+          dimension: D of the vectors that it should be of.
+        """
+        from tffcl.templates import admission  # imports TensorFlow, which nothing else of a transfer needs
+
+        arrays = {name: np.asarray(array) for name, array in summary.items()}
+        wrong = [f"{name}: should be numbers" for name, one in arrays.items() if one.dtype.kind not in "biuf"]
+        wrong += [text for found, text in self.faults(arrays, dimension) if found]
+        return wrong[0] if wrong else admission.verdict(arrays).numpy().decode()
+
+    def faults(self, summary: Summary, dimension: int) -> list[tuple[bool, str]]:
+        """What may be wrong with a summary, beside values that are not finite or too large; as for `refusal`."""
+        del summary, dimension
+        return []
 
     def account(self) -> dict[str, Any] | None:
         """What noise on summaries guarantees, `epsilon` and `delta` among it, for the results; None without noise."""

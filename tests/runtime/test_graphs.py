@@ -1,0 +1,190 @@
+"""What a graph holds is a call's own in this process, or the graph is refused: tables, queues, iterators, readers."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors, runtime
+
+_KEYS = tff.TensorType(np.int64, [None])
+_NOT_THERE = -1
+
+
+@pytest.fixture(name="in_process", autouse=True)
+def _in_process():
+    with runtime.in_process(clients_at_once=2) as entered:
+        yield entered
+
+
+def tens(keys):
+    return keys * 10
+
+
+def initializer(keys):
+    return tf.lookup.KeyValueTensorInitializer(keys, tens(keys))
+
+
+def inserted(table, keys, values=None):
+    """The table, once it holds the keys."""
+    with tf.control_dependencies([table.insert(keys, tens(keys) if values is None else values)]):
+        return table.size()
+
+
+def static(keys):
+    return tf.lookup.StaticHashTable(initializer(keys), _NOT_THERE).size()
+
+
+def vocabulary(keys):
+    """Its ids are values of the initializer; one bucket more for what is not there."""
+    return tf.lookup.StaticVocabularyTable(initializer(keys), num_oov_buckets=1).size() - 1
+
+
+def mutable(keys):
+    return inserted(tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, _NOT_THERE), keys)
+
+
+def dense(keys):
+    table = tf.lookup.experimental.DenseHashTable(
+        tf.int64, tf.int64, _NOT_THERE, empty_key=-2, deleted_key=-3
+    )
+    return inserted(table, keys)
+
+
+def dense_with_keys_of_the_argument(keys):
+    empty = tf.reduce_max(keys) + 1
+    table = tf.lookup.experimental.DenseHashTable(
+        tf.int64, tf.int64, _NOT_THERE, empty_key=empty, deleted_key=empty + 1
+    )
+    return inserted(table, keys)
+
+
+def of_vectors(keys):
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, [_NOT_THERE, _NOT_THERE])
+    return inserted(table, keys, tf.stack([keys, keys], 1))
+
+
+def in_a_function(keys):
+    return tf.function(mutable)(keys)
+
+
+def two_tables(keys):
+    return mutable(keys) + static(keys) - tf.cast(tf.size(keys), tf.int64)
+
+
+TABLES = [
+    static, vocabulary, mutable, dense, dense_with_keys_of_the_argument, of_vectors, in_a_function, two_tables
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", TABLES)
+def test_a_table_holds_what_its_own_call_and_client_put_into_it(size):
+    computation = tff.tensorflow.computation(size, _KEYS)
+    everywhere = tff.federated_computation(
+        lambda keys: tff.federated_map(computation, keys), tff.FederatedType(_KEYS, tff.CLIENTS)
+    )
+    for keys in ([1, 2, 3], [7, 8], [9]):
+        assert computation(keys) == len(keys)
+    assert everywhere([[1], [2, 3], [4, 5, 6], [7]]) == [1, 2, 3, 1]
+
+
+def test_keys_of_another_client_are_not_found():
+    @tff.tensorflow.computation(_KEYS, _KEYS)
+    def look(keys, wanted):
+        return tf.lookup.StaticHashTable(initializer(keys), _NOT_THERE).lookup(wanted)
+
+    kind = tff.FederatedType(_KEYS, tff.CLIENTS)
+    look_everywhere = tff.federated_computation(lambda k, w: tff.federated_map(look, (k, w)), kind, kind)
+    given = [[1, 2], [2, 3], [4, 5]]
+    for wanted in ([2, 9], [3, 4]):
+        expected = [[10 * key if key in keys else _NOT_THERE for key in wanted] for keys in given]
+        np.testing.assert_array_equal(look_everywhere(given, [wanted] * 3), expected)
+
+
+def test_a_table_lives_as_long_as_the_data_set_that_reads_it():
+    @tff.tensorflow.computation(_KEYS)
+    def looked_up(keys):
+        table = tf.lookup.StaticHashTable(initializer(keys), _NOT_THERE)
+        return tf.data.Dataset.range(1, 4).map(table.lookup)
+
+    first, second = looked_up([1, 2]), looked_up([2, 3])
+    gc.collect()
+    assert list(first.as_numpy_iterator()) == [10, 20, _NOT_THERE]
+    assert list(second.as_numpy_iterator()) == [_NOT_THERE, 20, 30]
+
+
+def _queue(make):
+    def size(keys):
+        queue = make()
+        with tf.control_dependencies([queue.enqueue_many((keys,))]):
+            return queue.size()
+
+    return size
+
+
+def _of_another_name(keys):
+    queue = tf.queue.FIFOQueue(10, tf.int64, [[]], shared_name="shared")
+    with tf.control_dependencies([queue.enqueue_many((keys,))]):
+        return queue.size()
+
+
+def _accumulated(keys):
+    accumulator = tf.compat.v1.ConditionalAccumulator(tf.float32, shape=[])
+    with tf.control_dependencies([accumulator.apply_grad(1.0)]):
+        return accumulator.num_accumulated()
+
+
+def _reference(keys):
+    variable = tf.compat.v1.Variable(0, use_resource=False)
+    return tf.compat.v1.assign_add(variable, 1)
+
+
+def _one_shot(keys):
+    return tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(3)).get_next()
+
+
+def _staged(keys):
+    area = tf.raw_ops.Stage(values=[keys])
+    with tf.control_dependencies([area]):
+        return tf.raw_ops.StageSize(dtypes=[tf.int64])
+
+
+def _read(keys):
+    return tf.raw_ops.ReaderNumRecordsProducedV2(reader_handle=tf.raw_ops.IdentityReaderV2())
+
+
+def _mapped_over_a_variable(keys):
+    """A variable in the body of a function, which would stand under one name for all calls."""
+
+    def step(key):
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="own")
+        tf.raw_ops.AssignVariableOp(resource=handle, value=key)
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
+
+    return tf.data.Dataset.from_tensor_slices(keys).map(step).reduce(np.int64(0), lambda a, b: a + b)
+
+
+REFUSED = {
+    "FIFOQueueV2": _queue(lambda: tf.queue.FIFOQueue(10, tf.int64, [[]])),
+    "RandomShuffleQueueV2": _queue(lambda: tf.queue.RandomShuffleQueue(10, 0, tf.int64, [[]])),
+    "PaddingFIFOQueueV2": _queue(lambda: tf.queue.PaddingFIFOQueue(10, tf.int64, [[]])),
+    r"FIFOQueueV2 \(fifo_queue\)": _of_another_name,
+    "ResourceConditionalAccumulator": _accumulated,
+    "VariableV2": _reference,
+    "OneShotIterator": _one_shot,
+    "Stage": _staged,
+    "IdentityReaderV2": _read,
+    "VarHandleOp": _mapped_over_a_variable,
+}
+
+
+@pytest.mark.parametrize("operation", REFUSED)
+def test_what_would_stay_from_call_to_call_is_refused_in_one_line(operation):
+    computation = tff.tensorflow.computation(REFUSED[operation], _KEYS)
+    with pytest.raises(errors.RunError, match=f"cannot run {operation}.*runtime.local") as caught:
+        computation([1, 2])
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,88 @@
+"""What the server takes from a client: one rule for whatever a client sends, before anything is made of it.
+
+A client that is broken or dishonest does not run this library's client work, so nothing that the work checks of itself
+protects the others. Therefore the server checks each single message: the update, its weight, counts and the rows beside
+it before they are aggregated (`compose_continual_process`), knowledge before it enters the knowledge base, a summary
+before a transfer reads it (`tffcl.transfers.Transfer`). A message is taken as it is or not at all: one that is refused
+counts as none, so that nothing of the round differs from one in which the client did not take part.
+
+In TFF's terms the check is a `federated_map` over the clients' messages, as are clipping and zeroing in
+`tff.aggregators`: the last place that knows a message's sender. A platform has to run it where single messages arrive,
+not at the client. With a secure sum there is no such place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Union
+
+import tensorflow as tf
+
+# Of every float that is sent, unless a client work says otherwise. Weights, embeddings and word vectors are millions of
+# times smaller; sums of such values over all clients, and their squares, are finite in float32.
+LARGEST = 1e6
+
+# What is wrong with a message, and what would be right: a bool scalar, and a text.
+Fault = tuple[Any, Union[str, tf.Tensor]]
+
+
+def verdict(message: Any, faults: Sequence[Fault] = (), largest: float = LARGEST) -> tf.Tensor:
+    """Why a message is refused, a string scalar; empty where it is taken.
+
+    Args:
+      message: tensors, in nested mappings. Floats should be finite, and `largest` at most in magnitude.
+      faults: what else may be wrong with it; of several the first is told.
+      largest: the bound.
+    """
+    floats = [(path, values) for path, values in _named("", message) if values.dtype.is_floating]
+    found = [*faults, *(value_fault(path, values, largest) for path, values in floats)]
+    refused = tf.constant("")
+    for wrong, text in reversed(found):
+        refused = tf.where(wrong, text, refused)
+    return refused
+
+
+def value_fault(what: str, values: tf.Tensor, largest: float = LARGEST) -> Fault:
+    """A float that is not finite, or of a magnitude above `largest`."""
+    in_bounds = tf.reduce_all(tf.abs(values) <= largest)  # which NaN is not
+    return tf.logical_not(in_bounds), f"{what}: values should be finite, {largest:g} at most"
+
+
+def weight_fault(weight: tf.Tensor, largest: tf.Tensor) -> Fault:
+    """A weight, float32 [], that is not in [0, largest]."""
+    shown = [tf.strings.as_string(value, shortest=True) for value in (weight, largest)]
+    right = tf.logical_and(weight >= 0.0, weight <= largest)
+    return tf.logical_not(right), tf.strings.join(["weight: should be 0 to ", shown[1], ", found ", shown[0]])
+
+
+def count_faults(metrics: Mapping[str, tf.Tensor]) -> list[Fault]:
+    """Numbers of things that a program counts with, of a client's metrics, below 0."""
+    counts = [name for name in ("examples", "epochs", "sent", "extra_bytes") if name in metrics]
+    return [(tf.logical_not(metrics[name] >= 0), f"{name}: should be 0 or more") for name in counts]
+
+
+def taken(message: Any, refused: tf.Tensor) -> Any:
+    """The message where `refused` is empty; else zeros, and no rows where the number of rows is open."""
+    keep = tf.equal(refused, "")
+
+    def one(values: tf.Tensor) -> tf.Tensor:
+        if values.shape.rank and values.shape[0] is None:
+            return values[: tf.where(keep, tf.shape(values)[0], 0)]
+        return tf.where(keep, values, tf.zeros_like(values))
+
+    return tf.nest.map_structure(one, message)
+
+
+def refusal(reported: Mapping[str, Any]) -> str:
+    """Why a client's message was refused, from what `next` or `end_task` returned for it; empty where it was taken."""
+    told = reported.get("refused", b"")
+    return told.decode() if isinstance(told, bytes) else str(told)
+
+
+def _named(path: str, value: Any) -> Iterator[tuple[str, tf.Tensor]]:
+    if isinstance(value, (Mapping, tuple, list)):
+        parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for name, part in parts:
+            yield from _named(f"{path}/{name}" if path else str(name), part)
+    else:
+        yield path, tf.convert_to_tensor(value)
