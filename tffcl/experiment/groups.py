@@ -8,6 +8,7 @@ from typing import Optional
 
 from tffcl.errors import InputError
 from tffcl.options import OptionError, Options, option
+from tffcl.runtime import health
 
 SEED_LIMIT = 2**32 - 1  # what gensim and numpy take
 SCENARIOS = ("non-iid", "sequence", "domains")
