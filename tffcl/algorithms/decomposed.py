@@ -31,6 +31,7 @@ def build_decomposed(
     aggregator: Optional[templates.compose.AggregationFactory] = None,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     seed: int = 0,
+    penalty: client_works.penalties.Penalties = None,
     selection: Optional[Selection] = None,
 ) -> ContinualProcess:
     """The continual process of any network whose kernels are decomposed into base, mask and adaptive.
@@ -44,6 +45,7 @@ def build_decomposed(
         takes an entry that was not sent for a change of zero.
       server_optimizer: None to take the aggregate as the new base, or a `tff.learning.optimizers.Optimizer`.
       seed: of everything random at the server.
+      penalty: what else is added to a client's objective, on B: `Proximal`, `EWC`, any `Penalty`, or several.
       selection: of the transfer, which is the program's part and not the process's.
 
     Returns:
@@ -51,7 +53,7 @@ def build_decomposed(
     """
     del selection
     work = client_works.DecomposedWork(
-        network, training or LocalTraining(), decomposition or Decomposition(), seed
+        network, training or LocalTraining(), decomposition or Decomposition(), seed, penalty
     )
     if aggregator is None:
         factory = aggregators.SparseMeanFactory()

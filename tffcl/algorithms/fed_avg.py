@@ -9,6 +9,7 @@ Shoham et al.: Overcoming Forgetting in Federated Learning on Non-IID Data, 2019
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tffcl import aggregators, client_works, errors, finalizers, models, templates
@@ -50,16 +51,25 @@ class Importance(Options):
     )
 
 
+def penalties_of(
+    proximal: float, penalty: client_works.penalties.Penalties = None
+) -> list[client_works.Penalty]:
+    """FedProx's penalty where mu is not 0, and whatever else is added."""
+    others = [] if penalty is None else penalty if isinstance(penalty, (list, tuple)) else [penalty]
+    return [*([client_works.Proximal(proximal)] if proximal else []), *others]
+
+
 @errors.checked_arguments
 def build_fed_avg(
     network: models.Network,
     *,
     training: Optional[LocalTraining] = None,
     proximal: float = 0.0,
-    penalty: client_works.penalised.Penalties = None,
+    penalty: client_works.penalties.Penalties = None,
     aggregator: Optional[templates.compose.AggregationFactory] = None,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     seed: int = 0,
+    phases: Sequence[client_works.Phase] = (),
 ) -> ContinualProcess:
     """FedAvg (McMahan et al., 2017) of the network's kernels; biases and head belong to each client and task.
 
@@ -68,18 +78,20 @@ def build_fed_avg(
     Args:
       network: what the clients train, without places for foreign adaptives.
       training: epochs, batches, learning rate.
-      proximal: mu of FedProx (Li et al., 2020), in front of ||B - B_server||^2 / 2; 0 is FedAvg.
+      proximal: mu of FedProx (Li et al., 2020): the penalty `Proximal`; 0 is FedAvg.
       penalty: what else is added to a client's objective: `EWC`, `FedCurv`, any `Penalty`, or several.
       aggregator: of the kernels; None for the mean weighted by examples, or any `tff.aggregators` factory for a
         float32 vector. What penalties upload is summed.
       server_optimizer: of the kernels; None to take the aggregate, or a `tff.learning.optimizers.Optimizer` (FedAdam
         and others).
       seed: of everything random at the server.
+      phases: parts of a client's round, over "base" and "local": FedRep (Collins et al., 2021) trains the head first,
+        then the kernels.
     """
     import tensorflow_federated as tff
 
     work = client_works.PlainWork(
-        network, training or LocalTraining(), proximal=proximal, seed=seed, penalty=penalty
+        network, training or LocalTraining(), seed, penalties_of(proximal, penalty), phases
     )
     size = network.kernels.size
     factory = aggregator or tff.aggregators.MeanFactory(no_nan_division=True)

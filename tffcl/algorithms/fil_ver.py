@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from tffcl import aggregators, client_works, errors, finalizers, models, templates
-from tffcl.algorithms.fed_avg import Proximal, build_fed_avg
+from tffcl.algorithms.fed_avg import Proximal, build_fed_avg, penalties_of
 from tffcl.algorithms.method import LABELS, Method
 from tffcl.client_works.options import LocalTraining
 from tffcl.models.options import EncoderConfig
@@ -88,7 +88,7 @@ def build_fil_ver(
         told,
         client_memory=client_memory,
         task_memory=task_memory,
-        proximal=proximal,
+        penalty=penalties_of(proximal),
         seed=seed,
     )
     factory = aggregators.gated(aggregator or tff.aggregators.MeanFactory(no_nan_division=True))

@@ -1,6 +1,8 @@
 from .decomposed import DecomposedWork as DecomposedWork
 from .embedding_privacy import EmbeddingPrivacy as EmbeddingPrivacy
 from .export import export_keras_model as export_keras_model
+from .local_training import LocalWork as LocalWork
+from .local_training import Phase as Phase
 from .optimizers import FusedAdam as FusedAdam
 from .optimizers import LocalOptimizer as LocalOptimizer
 from .options import Decomposition as Decomposition
@@ -8,6 +10,7 @@ from .options import LocalTraining as LocalTraining
 from .penalties import EWC as EWC
 from .penalties import FedCurv as FedCurv
 from .penalties import Penalty as Penalty
+from .penalties import Proximal as Proximal
 from .plain import PlainWork as PlainWork
 from .rehearsal import RehearsalModel as RehearsalModel
 from .rehearsal import RehearsalWork as RehearsalWork

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,27 +18,33 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import randomness
-from tffcl.client_works.connectivity import Connectivity
-from tffcl.client_works.decomposed_state import CURRENT, decomposed_state_type
-from tffcl.client_works.evaluation import connected, evaluated, mean_loss
+from tffcl.client_works.evaluation import Connectivity, connected, evaluated, mean_loss, num_examples, of_task
 from tffcl.client_works.exchange import Exchange
-from tffcl.client_works.optimizers import empty_variable
+from tffcl.client_works.fisher import Measure, fisher_of_client
+from tffcl.client_works.local_training import (
+    LocalWork,
+    Phase,
+    Round,
+    Tensors,
+    Trained,
+    Value,
+    accept_round,
+    all_finite,
+    fresh_schedule,
+)
 from tffcl.client_works.options import Decomposition, LocalTraining
-from tffcl.client_works.outcome import all_finite, settle
-from tffcl.client_works.pieces import PiecewiseVariable, Variables, read, variables_of
+from tffcl.client_works.penalties import Penalties, PenaltySet
+from tffcl.client_works.randomness import Step
 from tffcl.client_works.retention import build_retention, penalty
-from tffcl.client_works.task_views import of_task
-from tffcl.client_works.training import ParameterGroup, Step, TrainingLoop, fresh_schedule, num_examples
 from tffcl.layers.kernels import absolute_sum, decomposed_kernel, foreign_sum, prune
-from tffcl.models.network import Network
-from tffcl.templates import ClientWork
+from tffcl.models.network import Classifier, Network
 
-Tensors = Mapping[str, tf.Tensor]
-
+# What each task has of its own; a row of it is kept of every past task.
+CURRENT = ("mask_logits", "adaptive", "attention", "local")
 _GATES = ("mask_logits", "attention")
 
 
-class DecomposedWork(ClientWork):
+class DecomposedWork(LocalWork):
     """Client work for any `Network`, with or without foreign adaptives.
 
     Args:
@@ -46,16 +52,27 @@ class DecomposedWork(ClientWork):
       training: epochs, batches, learning rate.
       decomposition: lambda_1, lambda_2 and the other choices of the method.
       seed: of the server's first base.
+      penalty: `Proximal`, `EWC` or any `Penalty` on B, or several.
+      phases: parts of a round, over the variables "base", "mask_logits", "adaptive", "attention" and "local"; none for
+        one in which all train.
+
+    Raises:
+      InputError: the penalty is no `Penalty`, or one whose server part this work has no place for.
     """
 
     @errors.checked_arguments
     def __init__(
-        self, network: Network, training: LocalTraining, decomposition: Decomposition, seed: int = 0
+        self,
+        network: Network,
+        training: LocalTraining,
+        decomposition: Decomposition,
+        seed: int = 0,
+        penalty: Penalties = None,
+        phases: Sequence[Phase] = (),
     ):
-        self.network = network
-        self.training = training
-        self.options = decomposition
-        self._seed = seed
+        self.network, self.training, self.options, self._seed = network, training, decomposition, seed
+        self.penalties = PenaltySet(penalty, network.kernels.size).without_server("DecomposedWork")
+        self.phases = tuple(phases) or (Phase(),)
         self._retention = build_retention(
             decomposition.retention_form, decomposition.sparsity, decomposition.retention
         )
@@ -65,11 +82,30 @@ class DecomposedWork(ClientWork):
 
     def _set_types(self) -> None:
         network = self.network
-        self.state_type = decomposed_state_type(network, self._adds_foreign)
+        self.state_type = OrderedDict(_state_type(network, self._adds_foreign), **self.penalties.state_type)
         past = ("past_mask_logits", "past_adaptive", "past_reference") if self._retention.in_objective else ()
         foreign = ("foreign",) if self._adds_foreign else ()
-        self.train_reads = ("key", "task", "base", "schedule", "plan", "trained", *CURRENT, *foreign, *past)
-        self.train_writes = ("base", "schedule", "trained", *CURRENT, *past[1:2])
+        kept = tuple(self.penalties.state_type)
+        self.train_reads = (
+            "key",
+            "task",
+            "base",
+            "schedule",
+            "plan",
+            "trained",
+            *CURRENT,
+            *foreign,
+            *past,
+            *kept,
+        )
+        self.train_writes = (
+            "base",
+            "schedule",
+            "trained",
+            *CURRENT,
+            *past[1:2],
+            *self.penalties.changes_in_round,
+        )
         self.evaluate_type = OrderedDict((name, self.state_type[name]) for name in ("base", "plan", *CURRENT))
         self.evaluate_type["reference"] = self.state_type["past_reference"]
         if self._adds_foreign:
@@ -103,6 +139,7 @@ class DecomposedWork(ClientWork):
         schedule = fresh_schedule(self.training)
         return {
             **state,
+            **self.penalties.initialize(),
             "key": key,
             "task": tf.constant(-1),
             "base": base,
@@ -167,7 +204,8 @@ class DecomposedWork(ClientWork):
         )
         if self._adds_foreign:
             ended["past_foreign"] = self._foreign_sum(state["attention"], state["foreign"])
-        new = dict(state)
+        here = Round(state, shared, data, tf.constant(0), {}, tf.constant(0))
+        new = dict(state, **self.penalties.end_task(state, state["base"], self._importance(state, here)))
         for name, row in ended.items():
             new[name] = tf.concat([state[name], row[None]], 0)
         sent = self._supported(prune(state["adaptive"], self.options.sparsity), state)
@@ -179,62 +217,27 @@ class DecomposedWork(ClientWork):
 
     # -- one round -------------------------------------------------------------------------------------------
 
-    def train(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
-
-    def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
-        """Allocates the variables of local training and returns the compiled round, `train` without its types."""
+    def trained(self) -> Mapping[str, Trained]:
         names = ["base", *CURRENT] + (["past_adaptive"] if self._retention.in_objective else [])
-        variables: dict[str, Any] = {n: empty_variable(self.state_type[n].shape) for n in names}
-        if len(self.network.local_pieces) > 1:
-            variables["local"] = PiecewiseVariable(self.network.local_pieces)
-        kernels = [v for name in names if name not in _GATES for v in variables_of(variables[name])]
-        gates = [variables[name] for name in _GATES]
-        loop = TrainingLoop(
-            self.training, [ParameterGroup(kernels), ParameterGroup(gates, self.training.gate_scale)]
-        )
+        return {
+            name: Trained(
+                tuple(self.state_type[name].shape),
+                self.network.local_pieces if name == "local" else (),
+                self.training.gate_scale if name in _GATES else 1.0,
+            )
+            for name in names
+        }
 
-        @tf.function(autograph=False, reduce_retracing=True)
-        def run(
-            state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-        ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-            return self._train(loop, variables, state, shared, data, round_num)
-
-        return run
-
-    def _train(
-        self,
-        loop: TrainingLoop,
-        variables: Variables,
-        state: Tensors,
-        shared: tf.Tensor,
-        data: Mapping[str, Any],
-        round_num: tf.Tensor,
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        for name, variable in variables.items():
-            variable.assign(state[name])
-        incoming = self._exchange.base_in(state["base"], shared)
-        variables["base"].assign(incoming)
-        variables["local"].assign(self._exchange.local_in(self._first_local(state, data), shared))
-        key = randomness.round_key(state["key"], state["task"], round_num)
+    def begin_round(
+        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor
+    ) -> Round:
+        first = {name: state[name] for name in self.trained()}
+        first["base"] = self._exchange.base_in(state["base"], shared)
+        first["local"] = self._exchange.local_in(self._first_local(state, data), shared)
         if self._adds_foreign:  # once a round: every step reads them
             state = dict(state, foreign=self.network.kernels.columns(state["foreign"]))
-        connectivity = Connectivity(self.network, state["plan"], round_num)
-
-        def loss_fn(rows: tf.Tensor, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-            mask, batch = connectivity(step), self.network.batch(data["train"], rows)
-            return self._objective(variables, state, incoming, data["context"], batch, step.key, mask)
-
-        def validation_fn() -> tf.Tensor:
-            return self._validation_loss(variables, state, data)
-
-        count = num_examples(data["train"])
-        schedule, metrics = loop.run(loss_fn, validation_fn, count, state["schedule"], key)
-        changed = {name: variable.read_value() for name, variable in variables.items()}
-        changed["schedule"], changed["trained"] = schedule, state["trained"] + 1
-        return self._outcome(changed, state, shared, data, metrics)
+        connectivity = Connectivity(self.network, state["plan"], number)
+        return Round(state, shared, data, number, first, num_examples(data["train"]), connectivity)
 
     def _first_local(self, state: Tensors, data: Mapping[str, Any]) -> tf.Tensor:
         """The local parameters that a round begins with; those of a task's first round may hang from its data."""
@@ -244,21 +247,16 @@ class DecomposedWork(ClientWork):
         first = self.network.start(local, data["context"], data["train"])
         return tf.where(tf.equal(state["trained"], 0), first, local)
 
-    def _objective(
-        self,
-        variables: Variables,
-        state: Tensors,
-        incoming: tf.Tensor,
-        context: Tensors,
-        batch: Tensors,
-        key: tf.Tensor | None,
-        connectivity: tf.Tensor | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """FedSeIT eq. 5 and ConFedMADE eq. 6 on one batch: (objective, mean task loss)."""
-        options, network = self.options, self.network
-        values = {name: read(variable) for name, variable in variables.items()}
+    def step_loss(
+        self, values: Mapping[str, Value], rows: tf.Tensor, step: Step, here: Round
+    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
+        """FedSeIT eq. 5 and ConFedMADE eq. 6 on one batch."""
+        options, network, state = self.options, self.network, here.state
+        connectivity, batch = here.extra(step), network.batch(here.data["train"], rows)
         kernel = connected(self._kernel(values, state), connectivity)
-        losses = network.losses(kernel, values["local"], values["attention"], context, batch, key)
+        losses = network.losses(
+            kernel, values["local"], values["attention"], here.data["context"], batch, step.key
+        )
         task_loss = tf.reduce_mean(losses)
         objective = task_loss
         if options.sparsity:
@@ -268,15 +266,19 @@ class DecomposedWork(ClientWork):
                 adaptive *= connectivity
             l1 = tf.reduce_sum(tf.sigmoid(values["mask_logits"])) + absolute_sum(adaptive)
             objective += options.sparsity * l1
-        if options.proximal:
-            objective += 0.5 * options.proximal * tf.reduce_sum(tf.square(values["base"] - incoming))
         if self._retention.in_objective:
             past = values["past_adaptive"]
             drift = penalty(
                 network.kernels, values["base"], state["past_mask_logits"], past, state["past_reference"]
             )
             objective += options.retention * drift + options.sparsity * absolute_sum(past)
-        return objective, task_loss
+        return objective, task_loss, batch
+
+    def logits(self, values: Mapping[str, Value], batch: Tensors, here: Round) -> tf.Tensor:
+        if not isinstance(self.network, Classifier):
+            return super().logits(values, batch, here)
+        kernel, context = self._kernel(values, here.state), here.data["context"]
+        return self.network.logits(kernel, values["local"], values["attention"], context, batch, None)
 
     def _kernel(self, values: Tensors, state: Tensors) -> tf.Tensor:
         layout = self.network.kernels
@@ -289,29 +291,36 @@ class DecomposedWork(ClientWork):
         rows = foreign if isinstance(foreign, tf.Tensor) else foreign[0]
         return foreign_sum(self.network.kernels, attention[: tf.shape(rows)[0]], foreign)
 
-    def _validation_loss(self, variables: Variables, state: Tensors, data: Mapping[str, Any]) -> tf.Tensor:
-        values = {name: read(variable) for name, variable in variables.items()}
-        held_out = {"context": data["context"], "examples": data["validation"]}
-        kernel, local, attention = self._kernel(values, state), values["local"], values["attention"]
-        return mean_loss(self.network, kernel, local, attention, state["plan"], held_out)
+    def held_out_loss(self, values: Mapping[str, Value], here: Round) -> tf.Tensor:
+        held_out = {"context": here.data["context"], "examples": here.data["validation"]}
+        kernel, local, attention = self._kernel(values, here.state), values["local"], values["attention"]
+        return mean_loss(self.network, kernel, local, attention, here.state["plan"], held_out)
 
-    def _outcome(
-        self,
-        changed: Tensors,
-        state: Tensors,
-        shared: tf.Tensor,
-        data: Mapping[str, Any],
-        metrics: OrderedDict,
+    def end_round(
+        self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict
     ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+        changed["trained"] = here.state["trained"] + 1
+        entries, _ = self.penalties.end_round(here.state, changed["base"], self._importance(changed, here))
+        changed.update(entries)
         finite = all_finite(value for name, value in changed.items() if name not in ("schedule", "trained"))
         upload, sent = self._exchange.outgoing(
-            changed["base"], changed["mask_logits"], changed["local"], shared, self._support(state)
+            changed["base"], changed["mask_logits"], changed["local"], here.shared, self._support(here.state)
         )
-        kept, update, weight, metrics = settle(
-            changed, state, upload, sent, shared, data["train"], finite, metrics
+        kept, update, weight, metrics = accept_round(
+            changed, here, upload, sent, here.shared, finite, metrics
         )
         metrics["open_gates"] = tf.reduce_mean(tf.cast(self._exchange.gate(kept["mask_logits"]), tf.float32))
         return kept, update, weight, metrics
+
+    def _importance(self, values: Tensors, here: Round) -> Measure:
+        """Fisher information of B: that of the kernel, times sigmoid(m)^2 (d kernel / d B = sigmoid(m))."""
+        layout, attention = self.network.kernels, values["attention"]
+        gate = layout.spread(tf.sigmoid(values["mask_logits"]))
+        kernel = self._kernel(values, here.state)
+        measure = fisher_of_client(
+            self.network, kernel, values["local"], here.state, here.data, here.number, attention
+        )
+        return lambda most: tf.square(gate) * measure(most)
 
     # -- evaluation ------------------------------------------------------------------------------------------
 
@@ -349,3 +358,35 @@ class DecomposedWork(ClientWork):
         adaptive = tf.concat([solved[: tf.shape(view["reference"])[0]], current], 0)[0]
         kernel = decomposed_kernel(layout, base, masks, adaptive)
         return kernel + view["foreign_sum"] if self._adds_foreign else kernel
+
+
+def _state_type(network: Network, adds_foreign: bool) -> OrderedDict:
+    """Everything that a client keeps, by name; rows of `past_...` are tasks."""
+
+    def floats(*shape: int | None) -> tff.TensorType:
+        return tff.TensorType(np.float32, shape)
+
+    size, masks, local = network.kernels.size, network.kernels.mask_size, network.local.size
+    state = OrderedDict(
+        key=tff.TensorType(np.int32, [2]),
+        task=tff.TensorType(np.int32),
+        base=floats(size),
+        schedule=floats(4),
+        plan=tff.TensorType(np.int32, [network.plan_size]),
+        trained=tff.TensorType(np.int32),  # rounds of this task that counted
+        mask_logits=floats(masks),
+        adaptive=floats(size),
+        attention=floats(*network.attention_shape),
+        local=floats(local),
+    )
+    if adds_foreign:
+        state["foreign"] = floats(None, size)
+    state.update(
+        past_mask_logits=floats(None, masks),
+        past_adaptive=floats(None, size),
+        past_reference=floats(None, size),
+    )
+    if adds_foreign:
+        state["past_foreign"] = floats(None, size)
+    state.update(past_attention=floats(None, *network.attention_shape), past_local=floats(None, local))
+    return state

@@ -1,14 +1,17 @@
-"""What a network makes of examples, in bounded memory: sums for classifiers, densities for each example."""
+"""Evaluation of networks in bounded memory: sums for classifiers, densities for each example; masks and task views."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Union
 
+import numpy as np
 import tensorflow as tf
 
-from tffcl.client_works.training import in_batches, num_examples
+from tffcl.client_works import randomness
+from tffcl.client_works.randomness import Step
 from tffcl.models.network import Classifier, Network, Tensors
 
 BATCH = 256  # examples at a time: what is not trained needs no gradients, and large batches little more time
@@ -123,3 +126,73 @@ def _in_batches(function: Callable[[Tensors], tf.Tensor], examples: Tensors) -> 
     shapes = (tf.TensorShape([]), tf.TensorShape([None]))
     start = (tf.constant(0), tf.zeros([0]))
     return tf.while_loop(lambda start, _: start < count, one_batch, start, shape_invariants=shapes)[1]
+
+
+def num_examples(examples: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """N, int32, of a mapping of tensors `[N, ...]`."""
+    return tf.shape(next(iter(examples.values())))[0]
+
+
+def in_batches(
+    function: Callable[[Mapping[str, tf.Tensor]], Sequence[tf.Tensor]],
+    examples: Mapping[str, tf.Tensor],
+    batch_size: int,
+    outputs: int,
+) -> tuple[tf.Tensor, ...]:
+    """Sums a function's scalar float32 `outputs` over consecutive batches, in bounded memory."""
+    count = num_examples(examples)
+
+    def one_batch(start: tf.Tensor, *totals: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        batch = {name: values[start : start + batch_size] for name, values in examples.items()}
+        return (start + batch_size, *[t + v for t, v in zip(totals, function(batch))])
+
+    start = (tf.constant(0), *[tf.constant(0.0)] * outputs)
+    return tf.while_loop(lambda start, *_: start < count, one_batch, start)[1:]
+
+
+def of_task(task: Any, past: Any, current: Union[Any, Callable[[], tf.Tensor]]) -> Any:
+    """Row number `task` of the past tasks', or what belongs to the current task, which stands in none.
+
+    Args:
+      task: number of the task, an int; int32 [] for tensors.
+      past: `[T, ...]`, a row of each past task.
+      current: `[...]`, or what makes it out of tensors.
+
+    Returns:
+      `[...]`; numpy for numpy.
+
+    >>> of_task(1, np.array([[1.0], [2.0]]), np.array([3.0]))
+    array([2.])
+    >>> of_task(2, np.array([[1.0], [2.0]]), np.array([3.0]))
+    array([3.])
+    """
+    if tf.is_tensor(past):
+        make = current if callable(current) else lambda: tf.identity(current)
+        return tf.cond(task < tf.shape(past)[0], lambda: past[task], make)
+    if task < len(past):
+        return past[task]
+    return np.asarray(current()) if callable(current) else current
+
+
+class Connectivity:
+    """M for each step of a round; built once a round, so that a mask that never changes is made once.
+
+    The pattern of a step hangs from the plan's key, the round, the epoch and the step alone, so that clients with
+    the same plan train the same submodel at the same time.
+
+    Args:
+      network: whose masks these are.
+      plan: int32 `[plan_size]`, of the client.
+      round_num: int32, the server's count of rounds.
+    """
+
+    def __init__(self, network: Network, plan: tf.Tensor, round_num: tf.Tensor):
+        self._network, self._plan, self._round_num = network, plan, round_num
+        self._fixed = network.connectivity(plan, 0) if network.num_patterns == 1 else None
+
+    def __call__(self, step: Step) -> tf.Tensor | None:
+        """float32 `[kernels.size]` of zeros and ones; None where the network has no mask."""
+        if self._network.num_patterns == 1:
+            return self._fixed
+        key, count = self._plan[:2], self._network.num_patterns
+        return self._network.connectivity(self._plan, randomness.pattern(key, self._round_num, step, count))

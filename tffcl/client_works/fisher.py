@@ -12,8 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tffcl.client_works import randomness
-from tffcl.client_works.evaluation import masked
-from tffcl.client_works.training import num_examples
+from tffcl.client_works.evaluation import masked, num_examples
 from tffcl.models.network import Network, Tensors
 
 # From the most examples that are to be drawn to F, float32 `[kernels.size]`.
@@ -27,6 +26,7 @@ def fisher_of_client(
     state: Tensors,
     data: Mapping[str, Any],
     round_num: tf.Tensor | None = None,
+    attention: tf.Tensor | None = None,
 ) -> Measure:
     """F of a client's training examples at given parameters: a function of how many may be drawn, at most.
 
@@ -37,12 +37,15 @@ def fisher_of_client(
       state: of the client: `key`, `task` and `plan`.
       data: `context` and `train`.
       round_num: int32; the draw hangs from it, too, where it is given.
+      attention: float32 `attention_shape`; zeros unless given.
     """
     key = randomness.fold(randomness.fold(state["key"], state["task"]), randomness.EXAMPLES)
     if round_num is not None:
         key = randomness.fold(key, round_num)
     drawn_from = {"context": data["context"], "examples": data["train"]}
-    return lambda most: diagonal_fisher(network, kernels, local, state["plan"], drawn_from, key, most)
+    return lambda most: diagonal_fisher(
+        network, kernels, local, state["plan"], drawn_from, key, most, attention
+    )
 
 
 def diagonal_fisher(
@@ -53,6 +56,7 @@ def diagonal_fisher(
     data: Mapping[str, Tensors],
     key: tf.Tensor,
     most_examples: int,
+    attention: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """F of the kernels, in the memory of one gradient; nothing is dropped out.
 
@@ -61,13 +65,14 @@ def diagonal_fisher(
     the same one, so that F is that of the loss which training sees.
 
     Args:
-      network: whose `losses` these are; it has no foreign adaptives.
+      network: whose `losses` these are.
       kernels: float32 `[kernels.size]`, before connectivity: what is masked out has F = 0.
       local: float32 `[local.size]`.
       plan: int32 `[plan_size]`.
       data: `context` and `examples`.
       key: int32 `[2]`, decides which examples are drawn.
       most_examples: so many are drawn without replacement, or all where there are fewer.
+      attention: float32 `attention_shape`; zeros unless given.
 
     Returns:
       float32 `[kernels.size]`, zeros without any examples.
@@ -78,7 +83,7 @@ def diagonal_fisher(
 
     def under(pattern: tf.Tensor | int, rows: tf.Tensor) -> tf.Tensor:
         weights = masked(network, kernels, plan, pattern)
-        squares = _sum_of_squares(network, weights, local, data, rows)
+        squares = _sum_of_squares(network, weights, local, data, rows, attention)
         return masked(network, squares, plan, pattern)  # d/d kernels = M d/d weights, and M^2 = M
 
     if patterns == 1:
@@ -95,24 +100,60 @@ def diagonal_fisher(
 
 
 def _sum_of_squares(
-    network: Network, weights: tf.Tensor, local: tf.Tensor, data: Mapping[str, Tensors], rows: tf.Tensor
+    network: Network,
+    weights: tf.Tensor,
+    local: tf.Tensor,
+    data: Mapping[str, Tensors],
+    rows: tf.Tensor,
+    attention: tf.Tensor | None,
 ) -> tf.Tensor:
     """sum_i (d loss_i / d weights)^2 over the examples in `rows`, int32 `[n]`: float32 `[kernels.size]`."""
-    attention = tf.zeros(network.attention_shape)
+    attention = tf.zeros(network.attention_shape) if attention is None else attention
     examples = {name: tf.gather(values, rows) for name, values in data["examples"].items()}
     known = network.squared_gradients(weights, local, data["context"], examples)
     if known is not None:
         return known
 
+    def losses(weights: tf.Tensor, batch: Tensors) -> tf.Tensor:
+        return network.losses(weights, local, attention, data["context"], batch, None)
+
+    return sum_of_squares(losses, weights, data["examples"], rows)
+
+
+def sum_of_squares(
+    losses: Callable[[tf.Tensor, Tensors], tf.Tensor], weights: tf.Tensor, examples: Tensors, rows: tf.Tensor
+) -> tf.Tensor:
+    """sum_i (d loss_i / d weights)^2 over the examples in `rows`, float32 of the weights' size.
+
+    Args:
+      losses: from weights and a batch to float32 `[n]`.
+      weights: float32 `[size]`.
+      examples: every tensor `[N, ...]`.
+      rows: int32 `[n]`.
+    """
+
     def one_example(place: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         row = rows[place : place + 1]
-        example = {name: tf.gather(values, row) for name, values in data["examples"].items()}
+        example = {name: tf.gather(values, row) for name, values in examples.items()}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            loss = network.losses(weights, local, attention, data["context"], example, None)
+            loss = losses(weights, example)
         gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return place + 1, total + tf.square(gradient)
 
     # One iteration at a time, or the gradients of several would be held at once.
     start = (tf.constant(0), tf.zeros_like(weights))
     return tf.while_loop(lambda place, _: place < tf.size(rows), one_example, start, parallel_iterations=1)[1]
+
+
+def mean_of_squares(
+    losses: Callable[[tf.Tensor, Tensors], tf.Tensor],
+    weights: tf.Tensor,
+    examples: Tensors,
+    key: tf.Tensor,
+    most_examples: int,
+) -> tf.Tensor:
+    """F of any weights; arguments as for `sum_of_squares` and `diagonal_fisher`."""
+    drawn = tf.random.experimental.stateless_shuffle(tf.range(num_examples(examples)), key)[:most_examples]
+    total = sum_of_squares(losses, weights, examples, drawn)
+    return total / tf.cast(tf.maximum(tf.size(drawn), 1), tf.float32)

@@ -63,7 +63,6 @@ class Decomposition(Options):
       mask_start: sigmoid(m) at the start of a task.
       gate_cutoff: entries of B whose sigmoid(m) is at most this are not sent (ConFedMADE table 4).
       base_upload: 'gated' sends B where the gate is open, unscaled; 'scaled' sends B * sigmoid(m), as printed.
-      proximal: FedProx's mu on B; 0 for FedAvg.
       share_dense: DLS, share the network's shareable local parts too.
       connectivity_aware: where the network's kernels stand under a connectivity mask M, L1 acts on A * M and what M
         leaves out is neither sent nor kept (ConFedMADE eq. 6); False is FedWeIT on a masked network, as it is.
@@ -89,7 +88,6 @@ class Decomposition(Options):
         "gated", "What is sent of B: B where the mask is open, or B * sigmoid(m).", choices=("gated", "scaled"),
         advanced=True, sparse=True,
     )  # fmt: skip
-    proximal: float = 0.0
     share_dense: bool = option(
         False,
         "DLS: share the projections and the head too.",
@@ -102,5 +100,3 @@ class Decomposition(Options):
         super().__post_init__()
         if self.adaptive_factor == 0:
             raise OptionError("adaptive_factor", "expected a number other than 0")
-        if not self.proximal >= 0:
-            raise OptionError("proximal", f"expected at least 0, found {self.proximal}")

@@ -1,16 +1,12 @@
-"""Penalties on the kernels of a client: EWC (against forgetting) and FedCurv (against drifting apart).
+"""Penalties: what is added to the objective of a step, whatever the client work.
 
-Both are sums of quadratics around kernels theta_i that served another task or another client, weighed with the
-diagonal F_i of the Fisher information there. Two vectors hold such a sum, whatever the number of its terms:
+FedProx (Li et al., 2020): mu / 2 ||theta - theta_server||^2.
+EWC (Kirkpatrick et al., 2017): lambda / 2 sum_i sum_j F_ij (theta_j - theta_ij)^2 over past tasks i. The sum over tasks
+is kept as one quadratic: its curvature U = sum_i F_i, its centre and what is left over.
+FedCurv (Shoham et al., 2019): lambda sum_{s != c} (theta - theta_s)^T diag(F_s) (theta - theta_s) at client c.
 
-  sum_i F_i (theta - theta_i)^2 = U theta^2 - 2 V theta + const = U (theta - V / U)^2 + const',
-  U = sum_i F_i,  V = sum_i F_i theta_i.
-
-EWC keeps U and the centre V / U: in the second form the gradient at the centre is exactly 0, where the rounding of the
-first would be a gradient to Adam like any other. FedCurv must add and subtract, and keeps U and V.
-
-Sources: Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017, eq. 3; Shoham et
-al., "Overcoming Forgetting in Federated Learning on Non-IID Data", arXiv 1910.07796, 2019, section 3.
+theta are the parameters that the server shares: all kernels of a plain work, the base of a decomposed one, the
+classifier of a rehearsing one.
 """
 
 from __future__ import annotations
@@ -19,7 +15,8 @@ import abc
 import dataclasses
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -30,8 +27,25 @@ from tffcl.client_works.fisher import Measure
 
 Tensors = Mapping[str, tf.Tensor]
 
-# From the kernels, float32 `[size]`, to the penalty, a float32 scalar.
-Term = Callable[[tf.Tensor], tf.Tensor]
+
+@dataclasses.dataclass(frozen=True)
+class StepView:
+    """What a penalty sees of a step.
+
+    Attributes:
+      kernels: theta as it stands, float32 `[size]`.
+      batch: the step's examples, as the network takes them.
+      logits: `logits(**values)`: class scores of these examples, float32 `[n, classes]`, with other values for some of
+        the trained variables (`base=` the kernels of before, for distillation).
+    """
+
+    kernels: tf.Tensor
+    batch: Tensors
+    logits: Callable[..., tf.Tensor]
+
+
+# From a step to the penalty, a float32 scalar.
+Term = Callable[[StepView], tf.Tensor]
 
 
 class Penalty(abc.ABC):
@@ -46,17 +60,19 @@ class Penalty(abc.ABC):
     shared_vectors: int = 0
     changes_in_round: tuple[str, ...] = ()
 
-    @abc.abstractmethod
     def state_type(self, size: int) -> OrderedDict:
         """Types of what a client keeps, for kernels of `size` entries, without unknown axes; zeros at first."""
+        del size
+        return OrderedDict()
 
     @abc.abstractmethod
-    def term(self, state: Tensors, shared: tf.Tensor) -> Term:
-        """The penalty of a round, a function of the kernels; called once, before the first step.
+    def term(self, state: Tensors, shared: tf.Tensor, incoming: tf.Tensor) -> Term:
+        """The penalty of a round as a function of a step; called once, before the first step.
 
         Args:
           state: of the client.
           shared: float32 `[shared_vectors, size]`, what the server holds.
+          incoming: float32 `[size]`, theta as the round begins.
         """
 
     def end_round(self, state: Tensors, kernels: tf.Tensor, fisher: Measure) -> tuple[Tensors, tf.Tensor]:
@@ -74,6 +90,26 @@ class Penalty(abc.ABC):
         """Entries of the state that a task's end changes; `kernels`, float32 `[size]`, are the server's newest."""
         del state, kernels, fisher
         return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Proximal(Penalty):
+    """FedProx: mu / 2 ||theta - theta_server||^2, with the parameters as the round begins for theta_server.
+
+    Args:
+      weight: mu.
+
+    Raises:
+      InputError: mu is negative or not finite.
+    """
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        _check(self.weight)
+
+    def term(self, state: Tensors, shared: tf.Tensor, incoming: tf.Tensor) -> Term:
+        return lambda step: 0.5 * self.weight * tf.reduce_sum(tf.square(step.kernels - incoming))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,10 +136,10 @@ class EWC(Penalty):
         vector = tff.TensorType(np.float32, [size])
         return OrderedDict(ewc_fisher=vector, ewc_centre=vector, ewc_constant=tff.TensorType(np.float32))
 
-    def term(self, state: Tensors, shared: tf.Tensor) -> Term:
+    def term(self, state: Tensors, shared: tf.Tensor, incoming: tf.Tensor) -> Term:
         total, centre, constant = state["ewc_fisher"], state["ewc_centre"], state["ewc_constant"]
-        return lambda kernels: (
-            0.5 * self.weight * (tf.reduce_sum(total * tf.square(kernels - centre)) + constant)
+        return lambda step: (
+            0.5 * self.weight * (tf.reduce_sum(total * tf.square(step.kernels - centre)) + constant)
         )
 
     def end_task(self, state: Tensors, kernels: tf.Tensor, fisher: Measure) -> Tensors:
@@ -149,11 +185,11 @@ class FedCurv(Penalty):
         vector = tff.TensorType(np.float32, [size])
         return OrderedDict(curv_fisher=vector, curv_pull=vector)
 
-    def term(self, state: Tensors, shared: tf.Tensor) -> Term:
+    def term(self, state: Tensors, shared: tf.Tensor, incoming: tf.Tensor) -> Term:
         # Sums of differences are exact up to rounding: what that leaves where nobody else has a say must not push.
         others = tf.maximum(shared[0] - state["curv_fisher"], 0.0)
         pull = tf.where(others > 0.0, shared[1] - state["curv_pull"], 0.0)
-        return lambda kernels: self.weight * tf.reduce_sum(kernels * (others * kernels - 2.0 * pull))
+        return lambda step: self.weight * tf.reduce_sum(step.kernels * (others * step.kernels - 2.0 * pull))
 
     def end_round(self, state: Tensors, kernels: tf.Tensor, fisher: Measure) -> tuple[Tensors, tf.Tensor]:
         importance = fisher(self.fisher_examples)
@@ -162,8 +198,119 @@ class FedCurv(Penalty):
         return {"curv_fisher": importance, "curv_pull": pull}, upload
 
 
-def _check(weight: float, fisher_examples: int) -> None:
+def _check(weight: float, fisher_examples: int = 1) -> None:
     if not (weight >= 0 and math.isfinite(weight)):
         raise errors.InputError(f"weight: expected a number that is not negative, found {weight}")
     if fisher_examples < 1:
         raise errors.InputError(f"fisher_examples: expected at least 1, found {fisher_examples}")
+
+
+# None, one penalty, or several.
+Penalties = Union[Penalty, Sequence[Penalty], None]
+
+
+class PenaltySet:
+    """Zero or more penalties on kernels of `size` entries.
+
+    Args:
+      penalties: which.
+      size: entries of the kernels.
+      offset: where their part of the server's vector begins; behind the kernels unless given.
+
+    Attributes:
+      state_type: types of what a client keeps for them.
+      changes_in_round: names of the entries that a round changes.
+      shared_size: entries that they add to the server's vector, after the kernels.
+
+    Raises:
+      InputError: something else than penalties, or two that would keep entries of the same name.
+    """
+
+    def __init__(self, penalties: Penalties, size: int, offset: Optional[int] = None):
+        self._size, self._penalties = size, _as_tuple(penalties)
+        self._offset = size if offset is None else offset
+        self.state_type: OrderedDict = OrderedDict()
+        for penalty in self._penalties:
+            kept = penalty.state_type(size)
+            if set(kept) & set(self.state_type):
+                raise errors.InputError(
+                    f"penalty: expected each kind once, found {type(penalty).__name__} again"
+                )
+            self.state_type.update(kept)
+        self.changes_in_round = tuple(name for p in self._penalties for name in p.changes_in_round)
+        self.shared_size = size * sum(penalty.shared_vectors for penalty in self._penalties)
+
+    def without_server(self, work: str) -> PenaltySet:
+        """The same, for a work whose server keeps nothing for penalties.
+
+        Raises:
+          InputError: a penalty that needs the server to keep something.
+        """
+        for penalty in self._penalties:
+            if penalty.shared_vectors:
+                raise errors.InputError(
+                    f"penalty: {type(penalty).__name__} has the server keep sums over clients, which {work} does not; "
+                    "take it with PlainWork"
+                )
+        return self
+
+    def initialize(self) -> Tensors:
+        """A client's first entries: zeros."""
+        return {name: tf.zeros(kind.shape, kind.dtype) for name, kind in self.state_type.items()}
+
+    def kernels(self, shared: tf.Tensor) -> tf.Tensor:
+        """The kernels in the server's vector, float32 `[size]`."""
+        return shared[: self._size] if self.shared_size else shared
+
+    def extended(self, values: tf.Tensor, extra: tf.Tensor | None = None) -> tf.Tensor:
+        """`values`, `[size]`, and `extra`, `[shared_size]`, zeros unless given: `[size + shared_size]`."""
+        if not self.shared_size:
+            return values
+        return tf.concat([values, tf.zeros([self.shared_size]) if extra is None else extra], 0)
+
+    def repeated(self, values: tf.Tensor) -> tf.Tensor:
+        """What holds for entries of the kernels, `[size]`, for all entries that stand for them."""
+        return tf.tile(values, [1 + self.shared_size // self._size]) if self.shared_size else values
+
+    def term(self, state: Tensors, shared: tf.Tensor, incoming: tf.Tensor) -> Optional[Term]:
+        """The sum of all penalties as a function of a step; None without any. See `Penalty.term`."""
+        if not self._penalties:
+            return None
+        parts = tf.reshape(shared[self._offset : self._offset + self.shared_size], [-1, self._size])
+        terms, start = [], 0
+        for penalty in self._penalties:
+            stop = start + penalty.shared_vectors
+            terms.append(penalty.term(state, parts[start:stop], incoming))
+            start = stop
+        return lambda step: tf.add_n([term(step) for term in terms])
+
+    def end_round(self, state: Tensors, kernels: tf.Tensor, fisher: Measure) -> tuple[Tensors, tf.Tensor]:
+        """Entries `changes_in_round`, and all uploads, float32 `[shared_size]`."""
+        changed: dict[str, tf.Tensor] = {}
+        uploads = [tf.zeros([0])]
+        for penalty in self._penalties:
+            entries, upload = penalty.end_round(state, kernels, fisher)
+            changed.update(entries)
+            uploads.append(tf.reshape(upload, [-1]))
+        return changed, tf.concat(uploads, 0)
+
+    def end_task(self, state: Tensors, kernels: tf.Tensor, fisher: Measure) -> Tensors:
+        """Entries that the task's end changes; those of a penalty that are not all finite stay as they are."""
+        changed: dict[str, tf.Tensor] = {}
+        for penalty in self._penalties:
+            new = penalty.end_task(state, kernels, fisher)
+            if new:
+                finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in new.values()])
+                old = {name: state[name] for name in new}
+                changed.update(tf.cond(finite, lambda new=new: dict(new), lambda old=old: old))
+        return changed
+
+
+def _as_tuple(penalties: Any) -> tuple[Penalty, ...]:
+    if penalties is None:
+        return ()
+    found = (penalties,) if not isinstance(penalties, (list, tuple)) else tuple(penalties)
+    for each in found:
+        if not isinstance(each, Penalty):
+            raise errors.InputError(f"penalty: expected a Penalty, found {type(each).__name__}")
+    return found

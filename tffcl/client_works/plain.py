@@ -1,12 +1,12 @@
 """The plain client work: the server's kernels trained as they are, a head for each task.
 
-FedAvg, FedProx, and with penalties EWC and FedCurv.
+FedAvg, and with penalties FedProx, EWC and FedCurv; with two phases FedRep.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,28 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import randomness
-from tffcl.client_works.connectivity import Connectivity
-from tffcl.client_works.evaluation import connected, evaluated, mean_loss
+from tffcl.client_works.evaluation import Connectivity, connected, evaluated, mean_loss, num_examples, of_task
 from tffcl.client_works.fisher import fisher_of_client
-from tffcl.client_works.optimizers import empty_variable
+from tffcl.client_works.local_training import (
+    LocalWork,
+    Phase,
+    Round,
+    Tensors,
+    Trained,
+    Value,
+    accept_round,
+    all_finite,
+    fresh_schedule,
+)
 from tffcl.client_works.options import LocalTraining
-from tffcl.client_works.outcome import all_finite, settle
-from tffcl.client_works.penalised import Penalised, Penalties
-from tffcl.client_works.task_views import of_task
-from tffcl.client_works.training import ParameterGroup, Step, TrainingLoop, fresh_schedule, num_examples
-from tffcl.models.network import Network
-from tffcl.templates import ClientWork, admission
-
-Tensors = Mapping[str, tf.Tensor]
+from tffcl.client_works.penalties import Penalties, PenaltySet
+from tffcl.client_works.randomness import Step
+from tffcl.models.network import Classifier, Network
+from tffcl.templates import admission
 
 
-class PlainWork(ClientWork):
-    """FedAvg's client (McMahan et al., 2017), with FedProx's proximal term (Li et al., 2020) if `proximal` > 0.
+class PlainWork(LocalWork):
+    """FedAvg's client (McMahan et al., 2017), with whatever penalties are added to its objective.
 
     All of a network's kernels are the server's; a past task is evaluated with the server's newest kernels and the
     local parameters that it was trained with.
@@ -39,12 +44,12 @@ class PlainWork(ClientWork):
     Args:
       network: a network without places for foreign adaptives.
       training: epochs, batches, learning rate.
-      proximal: mu, in front of ||B - B_server||^2 / 2.
       seed: of the server's first kernels.
-      penalty: what else is added to the objective: `EWC`, `FedCurv`, any `Penalty`, or several.
+      penalty: `Proximal`, `EWC`, `FedCurv`, any `Penalty`, or several.
+      phases: parts of a round, over the variables "base" and "local"; none for one in which both train.
 
     Raises:
-      InputError: the network has places for foreign adaptives, mu is negative, or the penalty is no `Penalty`.
+      InputError: the network has places for foreign adaptives, or the penalty is no `Penalty`.
     """
 
     @errors.checked_arguments
@@ -52,22 +57,21 @@ class PlainWork(ClientWork):
         self,
         network: Network,
         training: LocalTraining,
-        proximal: float = 0.0,
         seed: int = 0,
         penalty: Penalties = None,
+        phases: Sequence[Phase] = (),
     ):
         if network.num_foreign:
             raise errors.InputError(
                 f"network: expected no places for foreign adaptives, found {network.num_foreign}"
             )
-        if proximal < 0:
-            raise errors.InputError(f"proximal: expected a number that is not negative, found {proximal}")
-        self.network, self.training, self._proximal, self._seed = network, training, proximal, seed
-        self._penalties = Penalised(penalty, network.kernels.size)
+        self.network, self.training, self._seed = network, training, seed
+        self.penalties = PenaltySet(penalty, network.kernels.size)
+        self.phases = tuple(phases) or (Phase(),)
         self._set_types()
 
     def _set_types(self) -> None:
-        network, penalties = self.network, self._penalties
+        network, penalties = self.network, self.penalties
         local = network.local.size
         self.state_type = OrderedDict(
             key=tff.TensorType(np.int32, [2]),
@@ -91,7 +95,7 @@ class PlainWork(ClientWork):
 
     def initialize_shared(self) -> tf.Tensor:
         key = randomness.fold(randomness.root_key(self._seed), randomness.BASE)
-        return self._penalties.extended(self.network.initial_kernels(key))
+        return self.penalties.extended(self.network.initial_kernels(key))
 
     def initialize_plan(self) -> tf.Tensor:
         return self.network.initial_plan(randomness.fold(randomness.root_key(self._seed), randomness.PLAN))
@@ -105,7 +109,7 @@ class PlainWork(ClientWork):
             "plan": self.network.client_plan(plan, randomness.fold(key, randomness.PLAN)),
             "local": tf.zeros([size]),
             "past_local": tf.zeros([0, size]),
-            **self._penalties.initialize(),
+            **self.penalties.initialize(),
         }
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
@@ -116,87 +120,75 @@ class PlainWork(ClientWork):
 
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
         past = tf.concat([state["past_local"], state["local"][None]], 0)
-        kernels = self._penalties.kernels(shared)
+        kernels = self.penalties.kernels(shared)
         fisher = fisher_of_client(self.network, kernels, state["local"], state, data)
-        changed = self._penalties.end_task(state, kernels, fisher)
+        changed = self.penalties.end_task(state, kernels, fisher)
         return dict(state, past_local=past, **changed), OrderedDict(knowledge=tf.zeros([0]))
 
     def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         return self.network.prepare(foreign, context, examples)
 
-    def train(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
+    # -- one round -------------------------------------------------------------------------------------------
 
-    def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
-        """Allocates the variables of local training and returns the compiled round, `train` without its types."""
-        base, local = empty_variable([self.network.kernels.size]), empty_variable([self.network.local.size])
-        loop = TrainingLoop(self.training, [ParameterGroup([base, local])])
+    def trained(self) -> Mapping[str, Trained]:
+        return {"base": Trained((self.network.kernels.size,)), "local": Trained((self.network.local.size,))}
 
-        @tf.function(autograph=False, reduce_retracing=True)
-        def run(
-            state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-        ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-            incoming = self._penalties.kernels(shared)
-            penalty = self._penalties.term(state, shared)
-            base.assign(incoming)
-            local.assign(state["local"])
-            key = randomness.round_key(state["key"], state["task"], round_num)
-            connectivity = Connectivity(self.network, state["plan"], round_num)
+    def begin_round(
+        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor
+    ) -> Round:
+        first = {"base": self.penalties.kernels(shared), "local": state["local"]}
+        connectivity = Connectivity(self.network, state["plan"], number)
+        return Round(state, shared, data, number, first, num_examples(data["train"]), connectivity)
 
-            def loss_fn(rows: tf.Tensor, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-                kernels, batch = base.read_value(), self.network.batch(data["train"], rows)
-                weights = connected(kernels, connectivity(step))
-                parts = (local.read_value(), self._attention(), data["context"])
-                loss = tf.reduce_mean(self.network.losses(weights, *parts, batch, step.key))
-                drift = tf.reduce_sum(tf.square(kernels - incoming)) if self._proximal else 0.0
-                objective = loss + 0.5 * self._proximal * drift
-                return (objective + penalty(kernels) if penalty else objective), loss
+    def step_loss(
+        self, values: Mapping[str, Value], rows: tf.Tensor, step: Step, here: Round
+    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
+        batch = self.network.batch(here.data["train"], rows)
+        weights = connected(values["base"], here.extra(step))
+        losses = self.network.losses(
+            weights, values["local"], self._attention(), here.data["context"], batch, step.key
+        )
+        loss = tf.reduce_mean(losses)
+        return loss, loss, batch
 
-            def validation_fn() -> tf.Tensor:
-                held_out = {"context": data["context"], "examples": data["validation"]}
-                parts = (base.read_value(), local.read_value(), self._attention(), state["plan"])
-                return mean_loss(self.network, *parts, held_out)
+    def logits(self, values: Mapping[str, Value], batch: Tensors, here: Round) -> tf.Tensor:
+        if not isinstance(self.network, Classifier):
+            return super().logits(values, batch, here)
+        parts = (values["base"], values["local"], self._attention(), here.data["context"])
+        return self.network.logits(*parts, batch, None)
 
-            count = num_examples(data["train"])
-            schedule, metrics = loop.run(loss_fn, validation_fn, count, state["schedule"], key)
-            trained = {"local": local.read_value(), "schedule": schedule}
-            return self._outcome(base.read_value(), trained, state, incoming, data, round_num, metrics)
-
-        return run
+    def held_out_loss(self, values: Mapping[str, Value], here: Round) -> tf.Tensor:
+        held_out = {"context": here.data["context"], "examples": here.data["validation"]}
+        parts = (values["base"], values["local"], self._attention(), here.state["plan"])
+        return mean_loss(self.network, *parts, held_out)
 
     def _attention(self) -> tf.Tensor:
         return tf.zeros(self.network.attention_shape)
 
-    def _outcome(
-        self,
-        base: tf.Tensor,
-        trained: Tensors,
-        state: Tensors,
-        incoming: tf.Tensor,
-        data: Mapping[str, Any],
-        round_num: tf.Tensor,
-        metrics: OrderedDict,
+    def end_round(
+        self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict
     ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        fisher = fisher_of_client(self.network, base, trained["local"], state, data, round_num)
-        changed, extra = self._penalties.end_round(state, base, fisher)
-        finite = all_finite([base, trained["local"], *changed.values(), extra])
+        base, local = changed.pop("base"), changed["local"]
+        fisher = fisher_of_client(self.network, base, local, here.state, here.data, here.number)
+        entries, extra = self.penalties.end_round(here.state, base, fisher)
+        finite = all_finite([base, local, *entries.values(), extra])
         # What penalties upload are changes already: they are set against zeros.
-        upload, before = self._penalties.extended(base, extra), self._penalties.extended(incoming)
-        sent = self._penalties.repeated(self._support(state, base))
-        return settle({**trained, **changed}, state, upload, sent, before, data["train"], finite, metrics)
+        upload, before = self.penalties.extended(base, extra), self.penalties.extended(here.first["base"])
+        sent = self.penalties.repeated(self._support(here.state, base))
+        return accept_round({**changed, **entries}, here, upload, sent, before, finite, metrics)
+
+    def faults(self, update: Tensors, limits: Tensors) -> Sequence[admission.Fault]:
+        """Kernels are held to the usual bound also beside the sums of penalties, which may be larger."""
+        if not self.penalties.shared_size:
+            return ()
+        return [admission.value_fault("delta of kernels", self.penalties.kernels(update["delta"]))]
 
     def _support(self, state: Tensors, base: tf.Tensor) -> tf.Tensor:
         """Which kernels the client sends, bool `[size]`: not those that no pattern of its masks uses."""
         support = self.network.support(state["plan"])
         return tf.ones_like(base, tf.bool) if support is None else support > 0.5
 
-    def faults(self, update: Tensors, limits: Tensors) -> Sequence[admission.Fault]:
-        """Kernels are held to the usual bound also beside the sums of penalties, which may be larger."""
-        if not self._penalties.shared_size:
-            return ()
-        return [admission.value_fault("delta of kernels", self._penalties.kernels(update["delta"]))]
+    # -- evaluation ------------------------------------------------------------------------------------------
 
     def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
         return OrderedDict(plan=state["plan"], local=of_task(task, state["past_local"], state["local"]))
@@ -204,5 +196,5 @@ class PlainWork(ClientWork):
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """The server's newest kernels with one task's own local parameters on examples: see `evaluated`."""
         data = {"context": context, "examples": examples}
-        kernels = self._penalties.kernels(shared)
+        kernels = self.penalties.kernels(shared)
         return evaluated(self.network, kernels, view["local"], self._attention(), view["plan"], data)

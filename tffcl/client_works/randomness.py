@@ -6,13 +6,27 @@ order of execution, the number of clients, or how they are spread over workers.
 
 from __future__ import annotations
 
-import tensorflow as tf
+from typing import NamedTuple
 
-from tffcl.client_works.training import Step
+import tensorflow as tf
 
 # What a task's key is folded with, so that no two uses draw the same numbers; rounds count upwards from the last.
 BASE, LOCAL, ATTENTION, PLAN, EXAMPLES, ROUNDS = 1, 2, 3, 4, 6, 1000
 SAMPLES, PRIORITIES, PRIVACY, SERVER = 7, 8, 9, 10
+
+
+class Step(NamedTuple):
+    """Where training stands.
+
+    Attributes:
+      key: int32 `[2]`, of this step of this client.
+      epoch: int32, number of the epoch in the round, from 0.
+      number: int32, number of the step in the epoch, from 0.
+    """
+
+    key: tf.Tensor
+    epoch: tf.Tensor
+    number: tf.Tensor
 
 
 def root_key(seed: int) -> tf.Tensor:

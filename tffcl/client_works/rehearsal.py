@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,25 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import randomness, rehearsal_memory
-from tffcl.client_works.evaluation import classified
-from tffcl.client_works.optimizers import empty_variable
+from tffcl.client_works.evaluation import classified, num_examples
+from tffcl.client_works.fisher import Measure, mean_of_squares
+from tffcl.client_works.local_training import (
+    LocalWork,
+    Round,
+    Tensors,
+    Trained,
+    Value,
+    accept_round,
+    all_finite,
+    fresh_schedule,
+)
 from tffcl.client_works.options import LocalTraining
-from tffcl.client_works.outcome import all_finite, settle
+from tffcl.client_works.penalties import Penalties, PenaltySet
+from tffcl.client_works.randomness import Step
 from tffcl.client_works.sharing import Sharing, task_rows
-from tffcl.client_works.training import ParameterGroup, Step, TrainingLoop, fresh_schedule, num_examples
 from tffcl.models.encoders import FrozenEncoder, draw, mean_of
 from tffcl.models.mlp import MLP
-from tffcl.templates import ClientWork
 from tffcl.templates.admission import Fault
-
-Tensors = Mapping[str, tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +79,7 @@ class RehearsalModel:
                 )
 
 
-class RehearsalWork(ClientWork):
+class RehearsalWork(LocalWork):
     """Trains a classifier on embeddings of the task mixed with samples of remembered ones (FIL-VER, section 3.2).
 
     The encoder sees every example once, in `prepare`: what trains, evaluates and is remembered are statistics. All
@@ -84,11 +91,12 @@ class RehearsalWork(ClientWork):
       sharing: what is sent for rehearsal at the server.
       client_memory: rows that a client remembers of its past tasks, fairly shared; 0 for none.
       task_memory: rows of one task that it remembers at most, even while there is room for more; None for no limit.
-      proximal: mu of FedProx, in front of ||w - w_server||^2 / 2.
+      penalty: `Proximal` or any `Penalty` on the classifier's weights, or several.
       seed: of the classifier's first weights, where they are drawn.
 
     Raises:
-      InputError: a negative memory or mu, or a sharing of another encoder.
+      InputError: a negative memory, a sharing of another encoder, or a penalty whose server part this work has no place
+        for.
     """
 
     @errors.checked_arguments
@@ -100,14 +108,10 @@ class RehearsalWork(ClientWork):
         *,
         client_memory: int = 0,
         task_memory: int | None = None,
-        proximal: float = 0.0,
+        penalty: Penalties = None,
         seed: int = 0,
     ):
-        for name, value in (
-            ("client_memory", client_memory),
-            ("task_memory", task_memory),
-            ("proximal", proximal),
-        ):
+        for name, value in (("client_memory", client_memory), ("task_memory", task_memory)):
             if value is not None and value < 0:
                 raise errors.InputError(f"{name}: expected a number that is not negative, found {value}")
         if sharing.encoder != model.encoder.encoder:
@@ -116,8 +120,9 @@ class RehearsalWork(ClientWork):
             )
         self.model, self.training, self.sharing = model, training, sharing
         self._capacity, self._task_capacity = client_memory, task_memory
-        self._proximal, self._seed = proximal, seed
+        self._seed = seed
         self._encoder, self._classifier = model.encoder.encoder, model.classifier
+        self.penalties = PenaltySet(penalty, model.classifier.weights.size).without_server("RehearsalWork")
         self._set_types()
 
     def _set_types(self) -> None:
@@ -132,8 +137,9 @@ class RehearsalWork(ClientWork):
         )
         if self._needs_secret:
             self.state_type["secret"] = tff.TensorType(np.int32, [2])
+        self.state_type.update(self.penalties.state_type)
         self.train_reads = tuple(self.state_type)
-        self.train_writes = ("schedule", "offered")
+        self.train_writes = ("schedule", "offered", *self.penalties.changes_in_round)
         self.evaluate_type = OrderedDict(task=self.state_type["task"])
         self.context_type = self._encoder.context_type
         label = tff.TensorType(np.int32, [None])
@@ -159,6 +165,7 @@ class RehearsalWork(ClientWork):
             "offered": tf.constant(0),
             **_to_state(rehearsal_memory.no_rows(self._encoder.stats_size)),
             **({"secret": tf.zeros([2], tf.int32)} if self._needs_secret else {}),
+            **self.penalties.initialize(),
         }
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
@@ -181,65 +188,71 @@ class RehearsalWork(ClientWork):
             nothing = rehearsal_memory.no_rows(self._encoder.stats_size)
             rows = rehearsal_memory.remember(nothing, rows, self._task_capacity)
         kept = rehearsal_memory.remember(_of_state(state), rows, self._capacity)
-        return dict(state, **_to_state(kept)), OrderedDict(knowledge=tf.zeros([0]))
+        changed = self.penalties.end_task(state, shared, self._importance(shared, state, train))
+        return dict(state, **_to_state(kept), **changed), OrderedDict(knowledge=tf.zeros([0]))
 
-    def train(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
+    # -- one round -------------------------------------------------------------------------------------------
+
+    penalised = "weights"
+
+    def trained(self) -> Mapping[str, Trained]:
+        return {"weights": Trained((self._classifier.weights.size,))}
+
+    def begin_round(
+        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor
+    ) -> Round:
+        """New examples and memories are one set, randomly mixed."""
+        memory = _of_state(state)
+        stats = tf.concat([data["train"]["stats"], memory["vectors"]], 0)
+        labels = tf.concat([data["train"]["label"], memory["label"]], 0)
+        count = tf.where(num_examples(data["train"]) > 0, tf.size(labels), 0)
+        return Round(
+            state, shared, data, number, {"weights": shared}, count, {"stats": stats, "label": labels}
+        )
+
+    def step_loss(
+        self, values: Mapping[str, Value], rows: tf.Tensor, step: Step, here: Round
+    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
+        batch = {name: tf.gather(entries, rows) for name, entries in here.extra.items()}
+        z = draw(batch["stats"], step.key, self._encoder.embedding_size, self._encoder.variational)
+        logits = self._classifier.logits(values["weights"], z)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+        loss = tf.reduce_mean(losses)
+        return loss, loss, batch
+
+    def logits(self, values: Mapping[str, Value], batch: Tensors, here: Round) -> tf.Tensor:
+        return self._classifier.logits(values["weights"], mean_of(self._encoder, batch["stats"]))
+
+    def held_out_loss(self, values: Mapping[str, Value], here: Round) -> tf.Tensor:
+        sums = self._sums(values["weights"], here.data["validation"])
+        return sums["loss"] / sums["count"]
+
+    def _importance(self, weights: tf.Tensor, state: Tensors, train: Tensors) -> Measure:
+        """Fisher information of the classifier's weights on a task's embeddings."""
+
+        def losses(weights: tf.Tensor, batch: Tensors) -> tf.Tensor:
+            logits = self._classifier.logits(weights, mean_of(self._encoder, batch["stats"]))
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+
+        key = randomness.fold(self._task_key(state), randomness.EXAMPLES)
+        return lambda most: mean_of_squares(losses, weights, train, key, most)
+
+    def end_round(
+        self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict
     ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
-
-    def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
-        """Allocates the variables of local training and returns the compiled round, `train` without its types."""
-        weights = empty_variable([self._classifier.weights.size])
-        loop = TrainingLoop(self.training, [ParameterGroup([weights])])
-        size, variational = self._encoder.embedding_size, self._encoder.variational
-
-        @tf.function(autograph=False, reduce_retracing=True)
-        def run(
-            state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-        ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-            weights.assign(shared)
-            key = randomness.round_key(state["key"], state["task"], round_num)
-            # New examples and memories are one set, randomly mixed.
-            memory = _of_state(state)
-            stats = tf.concat([data["train"]["stats"], memory["vectors"]], 0)
-            labels = tf.concat([data["train"]["label"], memory["label"]], 0)
-
-            def loss_fn(rows: tf.Tensor, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-                current = weights.read_value()
-                z = draw(tf.gather(stats, rows), step.key, size, variational)
-                logits = self._classifier.logits(current, z)
-                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.gather(labels, rows), logits)
-                loss = tf.reduce_mean(losses)
-                drift = tf.reduce_sum(tf.square(current - shared)) if self._proximal else 0.0
-                return loss + 0.5 * self._proximal * drift, loss
-
-            def validation_fn() -> tf.Tensor:
-                sums = self._sums(weights.read_value(), data["validation"])
-                return sums["loss"] / sums["count"]
-
-            here = num_examples(data["train"])
-            count = tf.where(here > 0, tf.size(labels), 0)
-            schedule, metrics = loop.run(loss_fn, validation_fn, count, state["schedule"], key)
-            metrics["examples"] = here
-            return self._outcome(weights.read_value(), schedule, state, shared, data["train"], metrics)
-
-        return run
-
-    def _outcome(
-        self,
-        weights: tf.Tensor,
-        schedule: tf.Tensor,
-        state: Tensors,
-        shared: tf.Tensor,
-        train: Tensors,
-        metrics: OrderedDict,
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        finite = all_finite([weights])
-        whole = tf.ones_like(weights, tf.bool)
+        state, train, weights = here.state, here.data["train"], changed.pop("weights")
+        entries, _ = self.penalties.end_round(state, weights, self._importance(weights, state, train))
+        finite = all_finite([weights, *entries.values()])
+        metrics["examples"] = num_examples(train)
         metrics["remembered"] = tf.size(_of_state(state)["label"])
-        kept, update, weight, reported = settle(
-            {"schedule": schedule}, state, weights, whole, shared, train, finite, metrics
+        kept, update, weight, reported = accept_round(
+            {**changed, **entries},
+            here,
+            weights,
+            tf.ones_like(weights, tf.bool),
+            here.shared,
+            finite,
+            metrics,
         )
         if self.sharing.kind == "none":
             return dict(kept, offered=state["offered"]), update, weight, reported
