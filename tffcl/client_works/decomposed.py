@@ -37,7 +37,7 @@ from tffcl.client_works.penalties import Penalties, PenaltySet
 from tffcl.client_works.randomness import Step
 from tffcl.client_works.retention import build_retention, penalty
 from tffcl.layers.kernels import absolute_sum, decomposed_kernel, foreign_sum, prune
-from tffcl.models.network import Classifier, Network
+from tffcl.models.network import Classifier, Network, masks_of
 
 # What each task has of its own; a row of it is kept of every past task.
 CURRENT = ("mask_logits", "adaptive", "attention", "local")
@@ -72,7 +72,7 @@ class DecomposedWork(LocalWork):
     ):
         self.network, self.training, self.options, self._seed = network, training, decomposition, seed
         self.penalties = PenaltySet(penalty, network.kernels.size).without_server("DecomposedWork")
-        self.phases = tuple(phases) or (Phase(),)
+        self.phases, self.masks = tuple(phases) or (Phase(),), masks_of(network)
         self._retention = build_retention(
             decomposition.retention_form, decomposition.sparsity, decomposition.retention
         )
@@ -113,7 +113,7 @@ class DecomposedWork(LocalWork):
         self.context_type, self.example_type = network.context_type, network.example_type
         self.prepared_type = network.prepared_type
         self.shared_type = tff.TensorType(np.float32, [self._exchange.size])
-        self.plan_size = network.plan_size
+        self.plan_size = self.masks.plan_size
         self.knowledge_size, self.num_foreign = network.kernels.size, network.num_foreign
         self.max_classes = network.max_classes
 
@@ -127,7 +127,7 @@ class DecomposedWork(LocalWork):
         return self._exchange.join(base, dense)
 
     def initialize_plan(self) -> tf.Tensor:
-        return self.network.initial_plan(randomness.fold(randomness.root_key(self._seed), randomness.PLAN))
+        return self.masks.initial_plan(randomness.fold(randomness.root_key(self._seed), randomness.PLAN))
 
     def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
         state = {
@@ -135,7 +135,7 @@ class DecomposedWork(LocalWork):
             for name, kind in self.state_type.items()
         }
         base = shared[: self.network.kernels.size]
-        own_plan = self.network.client_plan(plan, randomness.fold(key, randomness.PLAN))
+        own_plan = self.masks.client_plan(plan, randomness.fold(key, randomness.PLAN))
         schedule = fresh_schedule(self.training)
         return {
             **state,
@@ -149,7 +149,7 @@ class DecomposedWork(LocalWork):
 
     def _support(self, state: Tensors) -> tf.Tensor | None:
         """The entries that the exchange is limited to, float32 `[size]`; None for all."""
-        return self.network.support(state["plan"]) if self.options.connectivity_aware else None
+        return self.masks.support(state["plan"]) if self.options.connectivity_aware else None
 
     # -- task borders ----------------------------------------------------------------------------------------
 
@@ -242,9 +242,10 @@ class DecomposedWork(LocalWork):
     def _first_local(self, state: Tensors, data: Mapping[str, Any]) -> tf.Tensor:
         """The local parameters that a round begins with; those of a task's first round may hang from its data."""
         local = state["local"]
-        if not self.network.starts_from_data:
+        start = getattr(self.network, "start", None)
+        if start is None:
             return local
-        first = self.network.start(local, data["context"], data["train"])
+        first = start(local, data["context"], data["train"])
         return tf.where(tf.equal(state["trained"], 0), first, local)
 
     def step_loss(
@@ -261,7 +262,7 @@ class DecomposedWork(LocalWork):
         objective = task_loss
         if options.sparsity:
             adaptive = values["adaptive"]
-            if network.num_patterns > 1 and connectivity is not None and options.connectivity_aware:
+            if self.masks.num_patterns > 1 and connectivity is not None and options.connectivity_aware:
                 # With a single mask, what it leaves out of A is zero from the start and stays so.
                 adaptive *= connectivity
             l1 = tf.reduce_sum(tf.sigmoid(values["mask_logits"])) + absolute_sum(adaptive)
@@ -372,7 +373,7 @@ def _state_type(network: Network, adds_foreign: bool) -> OrderedDict:
         task=tff.TensorType(np.int32),
         base=floats(size),
         schedule=floats(4),
-        plan=tff.TensorType(np.int32, [network.plan_size]),
+        plan=tff.TensorType(np.int32, [masks_of(network).plan_size]),
         trained=tff.TensorType(np.int32),  # rounds of this task that counted
         mask_logits=floats(masks),
         adaptive=floats(size),

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tffcl.client_works import randomness
 from tffcl.client_works.randomness import Step
-from tffcl.models.network import Classifier, Network, Tensors
+from tffcl.models.network import Classifier, Network, Tensors, masks_of
 
 BATCH = 256  # examples at a time: what is not trained needs no gradients, and large batches little more time
 
@@ -66,7 +66,7 @@ def mean_loss(
 
 def masked(network: Network, kernels: tf.Tensor, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor:
     """The kernels times the connectivity of one pattern, where the network has any (ConFedMADE eq. 5)."""
-    return connected(kernels, network.connectivity(plan, pattern))
+    return connected(kernels, masks_of(network).connectivity(plan, pattern))
 
 
 def connected(kernels: tf.Tensor, connectivity: tf.Tensor | None) -> tf.Tensor:
@@ -109,10 +109,11 @@ def _mixed(
             data["examples"],
         )
 
-    if network.num_patterns == 1:
+    patterns = masks_of(network).num_patterns
+    if patterns == 1:
         return under(0)
-    losses = tf.map_fn(under, tf.range(network.num_patterns), fn_output_signature=tf.TensorSpec([None]))
-    return math.log(network.num_patterns) - tf.reduce_logsumexp(-losses, axis=0)
+    losses = tf.map_fn(under, tf.range(patterns), fn_output_signature=tf.TensorSpec([None]))
+    return math.log(patterns) - tf.reduce_logsumexp(-losses, axis=0)
 
 
 def _in_batches(function: Callable[[Tensors], tf.Tensor], examples: Tensors) -> tf.Tensor:
@@ -187,12 +188,12 @@ class Connectivity:
     """
 
     def __init__(self, network: Network, plan: tf.Tensor, round_num: tf.Tensor):
-        self._network, self._plan, self._round_num = network, plan, round_num
-        self._fixed = network.connectivity(plan, 0) if network.num_patterns == 1 else None
+        self._masks, self._plan, self._round_num = masks_of(network), plan, round_num
+        self._fixed = self._masks.connectivity(plan, 0) if self._masks.num_patterns == 1 else None
 
     def __call__(self, step: Step) -> tf.Tensor | None:
         """float32 `[kernels.size]` of zeros and ones; None where the network has no mask."""
-        if self._network.num_patterns == 1:
+        if self._masks.num_patterns == 1:
             return self._fixed
-        key, count = self._plan[:2], self._network.num_patterns
-        return self._network.connectivity(self._plan, randomness.pattern(key, self._round_num, step, count))
+        key, count = self._plan[:2], self._masks.num_patterns
+        return self._masks.connectivity(self._plan, randomness.pattern(key, self._round_num, step, count))

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tffcl.client_works import randomness
 from tffcl.client_works.evaluation import masked, num_examples
-from tffcl.models.network import Network, Tensors
+from tffcl.models.network import Network, Tensors, masks_of
 
 # From the most examples that are to be drawn to F, float32 `[kernels.size]`.
 Measure = Callable[[int], tf.Tensor]
@@ -79,7 +79,7 @@ def diagonal_fisher(
     """
     drawn = tf.random.experimental.stateless_shuffle(tf.range(num_examples(data["examples"])), key)
     drawn = drawn[:most_examples]
-    patterns = network.num_patterns
+    patterns = masks_of(network).num_patterns
 
     def under(pattern: tf.Tensor | int, rows: tf.Tensor) -> tf.Tensor:
         weights = masked(network, kernels, plan, pattern)
@@ -110,9 +110,8 @@ def _sum_of_squares(
     """sum_i (d loss_i / d weights)^2 over the examples in `rows`, int32 `[n]`: float32 `[kernels.size]`."""
     attention = tf.zeros(network.attention_shape) if attention is None else attention
     examples = {name: tf.gather(values, rows) for name, values in data["examples"].items()}
-    known = network.squared_gradients(weights, local, data["context"], examples)
-    if known is not None:
-        return known
+    if hasattr(network, "squared_gradients"):
+        return network.squared_gradients(weights, local, data["context"], examples)
 
     def losses(weights: tf.Tensor, batch: Tensors) -> tf.Tensor:
         return network.losses(weights, local, attention, data["context"], batch, None)

@@ -31,7 +31,7 @@ from tffcl.client_works.local_training import (
 from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.penalties import Penalties, PenaltySet
 from tffcl.client_works.randomness import Step
-from tffcl.models.network import Classifier, Network
+from tffcl.models.network import Classifier, Network, masks_of
 from tffcl.templates import admission
 
 
@@ -67,7 +67,7 @@ class PlainWork(LocalWork):
             )
         self.network, self.training, self._seed = network, training, seed
         self.penalties = PenaltySet(penalty, network.kernels.size)
-        self.phases = tuple(phases) or (Phase(),)
+        self.phases, self.masks = tuple(phases) or (Phase(),), masks_of(network)
         self._set_types()
 
     def _set_types(self) -> None:
@@ -77,7 +77,7 @@ class PlainWork(LocalWork):
             key=tff.TensorType(np.int32, [2]),
             task=tff.TensorType(np.int32),
             schedule=tff.TensorType(np.float32, [4]),
-            plan=tff.TensorType(np.int32, [network.plan_size]),
+            plan=tff.TensorType(np.int32, [self.masks.plan_size]),
             local=tff.TensorType(np.float32, [local]),
             past_local=tff.TensorType(np.float32, [None, local]),
             **penalties.state_type,
@@ -89,7 +89,7 @@ class PlainWork(LocalWork):
         self.prepared_type = network.prepared_type
         self.shared_type = tff.TensorType(np.float32, [network.kernels.size + penalties.shared_size])
         self.knowledge_size, self.num_foreign, self.max_classes = 0, 0, network.max_classes
-        self.plan_size = network.plan_size
+        self.plan_size = self.masks.plan_size
         if penalties.shared_size:
             self.largest_value = admission.LARGEST**3  # squares of gradients, times kernels
 
@@ -98,7 +98,7 @@ class PlainWork(LocalWork):
         return self.penalties.extended(self.network.initial_kernels(key))
 
     def initialize_plan(self) -> tf.Tensor:
-        return self.network.initial_plan(randomness.fold(randomness.root_key(self._seed), randomness.PLAN))
+        return self.masks.initial_plan(randomness.fold(randomness.root_key(self._seed), randomness.PLAN))
 
     def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
         size = self.network.local.size
@@ -106,7 +106,7 @@ class PlainWork(LocalWork):
             "key": key,
             "task": tf.constant(-1),
             "schedule": fresh_schedule(self.training),
-            "plan": self.network.client_plan(plan, randomness.fold(key, randomness.PLAN)),
+            "plan": self.masks.client_plan(plan, randomness.fold(key, randomness.PLAN)),
             "local": tf.zeros([size]),
             "past_local": tf.zeros([0, size]),
             **self.penalties.initialize(),
@@ -185,7 +185,7 @@ class PlainWork(LocalWork):
 
     def _support(self, state: Tensors, base: tf.Tensor) -> tf.Tensor:
         """Which kernels the client sends, bool `[size]`: not those that no pattern of its masks uses."""
-        support = self.network.support(state["plan"])
+        support = self.masks.support(state["plan"])
         return tf.ones_like(base, tf.bool) if support is None else support > 0.5
 
     # -- evaluation ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.layers.autoregressive import AutoregressiveMask, as_order, natural_order, random_order
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.models.network import Network, Tensors, glorot_uniform
+from tffcl.models.network import MaskedNetwork, Tensors, glorot_uniform
 from tffcl.models.options import MADEConfig
 
 # What a mask key is folded with, so that orders and numbers of hidden units are drawn apart.
@@ -19,7 +19,7 @@ _ORDER, _NUMBERS = 1, 2
 ABSENT = 2
 
 
-class MADENetwork(Network):
+class MADENetwork(MaskedNetwork):
     """A masked autoencoder; its loss is -log p(x) in nats, summed over the observed dimensions.
 
     Kernels are `hidden_0` `[D, H1]`, `hidden_1` `[H1, H2]`, ..., `output` `[H, D]` and `direct` `[D, D]`; biases
@@ -53,7 +53,6 @@ class MADENetwork(Network):
         self.local = VectorLayout(() if config.share_biases else biases)
         self.plan_size = 2 + size
         self.num_patterns = config.num_masks or 1
-        self.starts_from_data = not config.share_biases
         self.context_type = OrderedDict(observed=tff.TensorType(np.float32, [size]))
         self.example_type = OrderedDict(x=tff.TensorType(np.uint8, [None, size]))
         self.prepared_type = self.example_type
@@ -77,6 +76,8 @@ class MADENetwork(Network):
         """
         ones = tf.reduce_sum(_ones(examples), axis=0)
         zeros = tf.reduce_sum(tf.cast(tf.equal(examples["x"], 0), tf.float32), axis=0)
+        if self.config.share_biases:
+            return local
         parts = self.local.split(local)
         parts["bias_output"] = tf.math.log((ones + 1.0) / (zeros + 1.0))
         return self.local.join(parts)

@@ -30,9 +30,11 @@ class Network(abc.ABC):
       adds_foreign: foreign adaptives are added into the kernels (FedSeIT eq. 4) instead of standing apart (eq. 2).
       context_type / example_type / prepared_type: types of the data, see `tffcl.templates.ClientWork`.
       max_classes: labels lie in [0, max_classes); None for a density, which has no labels.
-      plan_size: entries of the plan, what the server decides once for all clients (seed and order of masks).
-      starts_from_data: `start` has something to say.
-      num_patterns: J, patterns of connectivity that training goes through and evaluation averages over.
+
+    A network whose kernels stand under a mask that is not learned is a `MaskedNetwork`. Two methods are optional:
+    `start(local, context, examples)`, the first local parameters of a task as the client's own training examples
+    suggest them; and `squared_gradients(kernels, local, context, examples)`, sum_i (d loss_i / d kernels)^2, where there is a
+    shorter way than one gradient an example.
     """
 
     kernels: KernelLayout
@@ -44,9 +46,6 @@ class Network(abc.ABC):
     example_type: OrderedDict
     prepared_type: OrderedDict
     max_classes: int | None = None
-    plan_size: int = 0
-    starts_from_data: bool = False
-    num_patterns: int = 1
 
     @property
     def local_pieces(self) -> tuple[int, ...]:
@@ -75,11 +74,6 @@ class Network(abc.ABC):
         del foreign, context
         return examples
 
-    def start(self, local: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
-        """The first local parameters of a task as the client's own training examples suggest them."""
-        del context, examples
-        return local
-
     def batch(self, examples: Tensors, rows: tf.Tensor) -> Tensors:
         """Prepared examples number `rows`, int32 `[n]`, in whatever form this network's `losses` takes them."""
         return {name: tf.gather(values, rows) for name, values in examples.items()}
@@ -105,17 +99,17 @@ class Network(abc.ABC):
           dropout_key: int32 `[2]`; without it nothing is dropped.
         """
 
-    def squared_gradients(
-        self, kernels: tf.Tensor, local: tf.Tensor, context: Tensors, examples: Tensors
-    ) -> tf.Tensor | None:
-        """sum_i (d loss_i / d kernels)^2 over the examples, float32 `[kernels.size]`, where there is a shorter way.
 
-        None, the default, leaves it to one gradient an example. Arguments as for `losses`.
-        """
-        del kernels, local, context, examples
-        return None
+class Masks:
+    """The connectivity of a network: here that of one without a mask that is not learned.
 
-    # -- connectivity, for networks whose kernels stand under a mask that is not learned (MADE) -----------------
+    Attributes:
+      plan_size: entries of the plan, what the server decides once for all clients (seed and order of masks).
+      num_patterns: J, patterns of connectivity that training goes through and evaluation averages over.
+    """
+
+    plan_size: int = 0
+    num_patterns: int = 1
 
     def initial_plan(self, key: tf.Tensor) -> tf.Tensor:
         """The server's plan, int32 `[plan_size]`."""
@@ -134,14 +128,25 @@ class Network(abc.ABC):
 
     def support(self, plan: tf.Tensor) -> tf.Tensor | None:
         """Which entries of the kernels any pattern uses, float32 `[kernels.size]`; None where all are used."""
-        if self.connectivity(plan, 0) is None:
-            return None
+        del plan
+        return None
+
+
+class MaskedNetwork(Network, Masks):
+    """A network whose kernels stand under a mask that is not learned (MADE)."""
+
+    def support(self, plan: tf.Tensor) -> tf.Tensor | None:
         used = tf.zeros([self.kernels.size])
 
         def one_more(pattern: tf.Tensor, used: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return pattern + 1, tf.maximum(used, self.connectivity(plan, pattern))
 
         return tf.while_loop(lambda pattern, _: pattern < self.num_patterns, one_more, (0, used))[1]
+
+
+def masks_of(network: Network) -> Masks:
+    """The connectivity of any network."""
+    return network if isinstance(network, MaskedNetwork) else Masks()
 
 
 class Classifier(Network):
