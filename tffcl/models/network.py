@@ -33,8 +33,8 @@ class Network(abc.ABC):
 
     A network whose kernels stand under a mask that is not learned is a `MaskedNetwork`. Two methods are optional:
     `start(local, context, examples)`, the first local parameters of a task as the client's own training examples
-    suggest them; and `squared_gradients(kernels, local, context, examples)`, sum_i (d loss_i / d kernels)^2, where there is a
-    shorter way than one gradient an example.
+    suggest them; and `squared_gradients(kernels, local, context, examples)`, sum_i (d loss_i / d kernels)^2, where
+    there is a shorter way than one gradient an example.
     """
 
     kernels: KernelLayout
