@@ -69,8 +69,9 @@ class Runner:
     def __init__(self, work=None, **options):
         aligned, places = options.pop("aligned", False), options.pop("places", PLACES)
         dropout, local = options.pop("dropout", 0.0), options.pop("training", None) or training()
+        penalty = options.pop("penalty", None)
         self.work = work or DecomposedWork(
-            network(aligned, places, dropout), local, Decomposition(**options), seed=3
+            network(aligned, places, dropout), local, Decomposition(**options), seed=3, penalty=penalty
         )
         self.shared = self.work.initialize_shared().numpy()
 

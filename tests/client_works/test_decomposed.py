@@ -6,8 +6,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import Decomposition
+from tffcl.client_works import Decomposition, Proximal
 from tffcl.client_works.exchange import Exchange
+from tffcl.client_works.local_training import fresh_schedule
+from tffcl.client_works.randomness import Step
 
 FORMS = ("closed_form", "gradient")
 
@@ -53,7 +55,7 @@ def test_a_task_begins_with_the_base_divided(small):
     np.testing.assert_allclose(state["adaptive"], expected / 4, rtol=1e-6)
     np.testing.assert_allclose(small.sigmoid(state["mask_logits"]), 0.8, rtol=1e-6)
     np.testing.assert_array_equal(state["foreign"], foreign)
-    np.testing.assert_array_equal(state["schedule"], small.training().fresh_schedule())
+    np.testing.assert_array_equal(state["schedule"], fresh_schedule(small.training()))
     assert state["task"] == 0
     assert not np.allclose(state["attention"], runner.begin(state)["attention"])  # drawn anew for each task
     # A round starts from the server's entries, and from its own where there are none.
@@ -234,19 +236,18 @@ def test_a_foreign_adaptive_changes_the_prediction(small, system, request):
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("tasks", [0, 2])
 def test_the_objective_is_equation_five(small, form, aligned, tasks):
-    runner = small.Runner(aligned=aligned, retention_form=form, sparsity=0.02, retention=0.7, proximal=0.4)
+    runner = small.Runner(aligned=aligned, retention_form=form, sparsity=0.02, retention=0.7)
     foreign = small.adaptives(runner.work, 2)
     data = runner.data(foreign=foreign)
     state = randomised(runner, tasks, foreign=foreign)
     rng = np.random.default_rng(8)
-    incoming = rng.normal(size=runner.work.knowledge_size).astype("f")
     names = ["base", "mask_logits", "adaptive", "attention", "local"]
     names += ["past_adaptive"] if form == "gradient" else []
     values = {name: (0.5 * rng.normal(size=state[name].shape)).astype("f") for name in names}
-    variables = {name: tf.Variable(value) for name, value in values.items()}
-    found, found_loss = runner.work._objective(
-        variables, small.tensors(state), tf.constant(incoming), data["context"], data["train"], None
-    )
+    here = runner.work.begin_round(small.tensors(state), tf.constant(runner.shared), data, tf.constant(0))
+    step = Step(None, tf.constant(0), tf.constant(0))
+    rows = tf.range(len(data["train"]["label"]))
+    found, found_loss, _ = runner.work.step_loss(small.tensors(values), rows, step, here)
     kernel = small.theta(values["base"], values["mask_logits"], values["adaptive"])
     if not aligned:
         kernel = kernel + weighted(small, values["attention"], foreign)
@@ -263,7 +264,6 @@ def test_the_objective_is_equation_five(small, form, aligned, tasks):
     )
     loss = small.cross_entropies(scores, batch["label"]).mean()
     expected = loss + 0.02 * (small.sigmoid(values["mask_logits"]).sum() + np.abs(values["adaptive"]).sum())
-    expected += 0.5 * 0.4 * ((values["base"] - incoming) ** 2).sum()
     if form == "gradient":
         for i, past in enumerate(values["past_adaptive"]):
             drift = (
@@ -279,7 +279,7 @@ def test_proximal_term_holds_the_base(small):
     for mu in (0.0, 100.0):
         optimizer = tff.learning.optimizers.build_sgdm(1.0)
         runner = small.Runner(
-            proximal=mu,
+            penalty=Proximal(mu),
             sparsity=0.0,
             training=small.training(optimizer=optimizer, num_epochs=6, batch_size=64),
         )
@@ -461,7 +461,6 @@ def test_two_clients_begin_differently_and_one_client_always_alike(small):
         {"adaptive_factor": 0},
         {"sparsity": -1.0},
         {"retention": float("nan")},
-        {"proximal": -0.1},
         {"gate_cutoff": 1.0},
     ],
 )

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import PlainWork
+from tffcl.client_works import Phase, PlainWork, Proximal
 
 
 @pytest.fixture(name="runner", scope="module")
@@ -34,7 +34,7 @@ def test_gradient_steps_by_hand(small):
     training = small.training(
         num_epochs=2, batch_size=64, learning_rate=rate, optimizer=tff.learning.optimizers.build_sgdm(9.0)
     )
-    runner = small.Runner(PlainWork(small.network(places=0), training, proximal=mu))
+    runner = small.Runner(PlainWork(small.network(places=0), training, penalty=Proximal(mu)))
     state, batch, vectors = runner.begin(runner.start()), small.examples(3), small.context()["vectors"]
 
     def loss(base, local):
@@ -104,5 +104,30 @@ def test_a_client_with_nan_in_its_vectors_is_left_out(small, runner):
 def test_wrong_networks_and_weights(small):
     with pytest.raises(errors.InputError, match="no places for foreign adaptives, found 2"):
         PlainWork(small.network(places=2), small.training())
-    with pytest.raises(errors.InputError, match="proximal"):
-        PlainWork(small.network(places=0), small.training(), proximal=-1.0)
+    with pytest.raises(errors.InputError, match="weight"):
+        Proximal(-1.0)
+
+
+def test_phases_train_one_part_after_the_other_as_fedrep_does(small):
+    """First the head with the body as it came, then the body with that head."""
+    sgd = tff.learning.optimizers.build_sgdm(1.0)
+    training = small.training(num_epochs=1, batch_size=64, learning_rate=0.1, optimizer=sgd, patience=0)
+    phases = (Phase(("local",), num_epochs=3), Phase(("base",)))
+    runner = small.Runner(PlainWork(small.network(places=0), training, phases=phases))
+    state, data = runner.begin(runner.start()), runner.data(6)
+    after, update, _, metrics = runner.train(state, data)
+    network, base, local = runner.work.network, tf.constant(runner.shared), tf.constant(state["local"])
+
+    def slope(of):
+        with tf.GradientTape() as tape:
+            tape.watch([base, local])
+            parts = (tf.zeros(network.attention_shape), data["context"], data["train"], None)
+            loss = tf.reduce_mean(network.losses(base, local, *parts))
+        return tape.gradient(loss, of)
+
+    for _ in range(3):
+        local -= 0.1 * slope(local)
+    moved = -0.1 * slope(base)
+    np.testing.assert_allclose(after["local"], local, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(update["delta"], moved, rtol=1e-3, atol=1e-6)
+    assert metrics["epochs"] == 4

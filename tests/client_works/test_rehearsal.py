@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import EmbeddingPrivacy, LocalTraining, RehearsalModel
+from tffcl.client_works import EWC, EmbeddingPrivacy, FedCurv, LocalTraining, Proximal, RehearsalModel
 from tffcl.models import MLP
 
 WHOLE = LocalTraining(
@@ -37,7 +37,7 @@ def _by_hand(shared, z, labels, steps=3, rate=0.5, proximal=0.0):
 
 @pytest.mark.parametrize("proximal", [0.0, 0.7])
 def test_a_round_is_gradient_descent_on_the_new_task_and_all_memories(proximal):
-    runner = rehearsing.Runner(rehearsing.work(False, training=WHOLE, client_memory=6, proximal=proximal))
+    runner = rehearsing.Runner(rehearsing.work(False, training=WHOLE, client_memory=6, penalty=Proximal(proximal)))
     old = _first(runner)
     update, weight, _ = runner.train(old)
     z, labels = old["stats"].numpy(), old["label"].numpy()
@@ -264,7 +264,22 @@ def test_what_does_not_fit_is_said():
             "client_memory: expected a number that is not negative, found -1",
         ),
         (lambda: rehearsing.work(task_memory=-1), "task_memory: expected a number that is not negative"),
-        (lambda: rehearsing.work(proximal=-0.5), "proximal: expected a number that is not negative"),
+        (lambda: rehearsing.work(penalty=FedCurv(1.0)), "FedCurv has the server keep sums over clients"),
     ):
         with pytest.raises(errors.InputError, match=match):
             bad()
+
+
+def test_ewc_holds_the_classifier_where_its_embeddings_say_that_it_matters():
+    runner = rehearsing.Runner(rehearsing.work(False, training=WHOLE, client_memory=0, penalty=EWC(2.0)))
+    assert {"ewc_fisher", "ewc_centre"} <= set(runner.work.state_type)
+    task = _first(runner, 4, seed=1)
+    runner.end(task)
+    z, labels = np.asarray(task["stats"]), np.asarray(task["label"])
+    weights = runner.shared.numpy()
+    by_hand = np.mean(
+        [np.square(rehearsing.softmax_gradient(weights, z[row : row + 1], labels[row : row + 1])) for row in range(4)],
+        axis=0,
+    )
+    np.testing.assert_allclose(runner.state["ewc_fisher"], by_hand, rtol=1e-4, atol=1e-7)
+    np.testing.assert_array_equal(runner.state["ewc_centre"], weights)

@@ -222,7 +222,7 @@ def test_plans():
     np.testing.assert_array_equal(network.initial_plan(KEY), plan)
     assert (network.initial_plan(tf.constant([3, 5])).numpy() != plan).any()
     assert network.client_plan(plan, tf.constant([8, 9])) is plan
-    own = MADENetwork(MADEConfig(50, order="random", synchronised=False))
+    own = MADENetwork(MADEConfig(50, order="random", distinct_masks=True))
     np.testing.assert_array_equal(
         own.client_plan(plan, tf.constant([8, 9])), own.initial_plan(tf.constant([8, 9]))
     )
@@ -329,7 +329,8 @@ def test_a_task_starts_from_how_often_each_dimension_is_one():
     parts = network.local.split(started)
     assert np.allclose(parts["bias_output"], np.log([4 / 1, 1 / 4, 3 / 2, 2 / 1]))
     assert np.all(parts["bias_hidden_0"].numpy() == 1)
-    assert not MADENetwork(MADEConfig(4, (3,), share_biases=True)).starts_from_data
+    shared, none = MADENetwork(MADEConfig(4, (3,), share_biases=True)), tf.zeros([0])
+    assert shared.start(none, {"observed": tf.ones([4])}, {"x": tf.constant(x)}) is none
 
 
 @pytest.mark.parametrize("case", CONFIGS)

@@ -151,7 +151,7 @@ def test_one_dimension(hidden):
 
 @pytest.mark.parametrize("share", [False, True])
 def test_from_task(share):
-    config = MADEConfig(5, (6,), order="random", share_biases=share, synchronised=False, attention_start=1.0)
+    config = MADEConfig(5, (6,), order="random", share_biases=share, distinct_masks=True, attention_start=1.0)
     network, key = MADENetwork(config, num_foreign=3), tf.constant([1, 2])
     kernels, local, plan = network.initial_kernels(key), network.initial_local(key), network.initial_plan(key)
     context = {"observed": tf.constant([1.0, 1.0, 1.0, 1.0, 0.0])}

@@ -315,13 +315,14 @@ class DecomposedWork(LocalWork):
 
     def _importance(self, values: Tensors, here: Round) -> Measure:
         """Fisher information of B: that of the kernel, times sigmoid(m)^2 (d kernel / d B = sigmoid(m))."""
-        layout, attention = self.network.kernels, values["attention"]
-        gate = layout.spread(tf.sigmoid(values["mask_logits"]))
-        kernel = self._kernel(values, here.state)
-        measure = fisher_of_client(
-            self.network, kernel, values["local"], here.state, here.data, here.number, attention
-        )
-        return lambda most: tf.square(gate) * measure(most)
+
+        def measure(most: int) -> tf.Tensor:
+            gate = self.network.kernels.spread(tf.sigmoid(values["mask_logits"]))
+            kernel, attention = self._kernel(values, here.state), values["attention"]
+            parts = (self.network, kernel, values["local"], here.state, here.data, here.number, attention)
+            return tf.square(gate) * fisher_of_client(*parts)(most)
+
+        return measure
 
     # -- evaluation ------------------------------------------------------------------------------------------
 

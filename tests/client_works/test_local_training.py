@@ -9,7 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works.training import LocalTraining, ParameterGroup, TrainingLoop, in_batches
+from tffcl.client_works import LocalTraining
+from tffcl.client_works.evaluation import in_batches
+from tffcl.client_works.local_training import TrainingLoop, fresh_schedule
 
 NAN = float("nan")
 WEIGHT_RATE = 0.5
@@ -26,7 +28,7 @@ class Recorder:
         self.weight = tf.Variable(1.0)
         self.script = tf.Variable([NAN] if validation is None else validation, shape=[None], dtype=tf.float32)
         self.asked = tf.Variable(0)
-        loop = TrainingLoop(config, [ParameterGroup([self.weight])])
+        loop = TrainingLoop(config, [(1.0, [self.weight])])
 
         @tf.function(
             autograph=False,
@@ -59,7 +61,7 @@ class Recorder:
     def run(self, count, schedule=None, key=(3, 4)):
         self.seen.assign(tf.fill(self.seen.shape, -1))
         self.steps.assign(0)
-        schedule = self.config.fresh_schedule() if schedule is None else schedule
+        schedule = fresh_schedule(self.config) if schedule is None else schedule
         schedule, metrics = self._run(tf.range(count), schedule, tf.constant(key))
         batches = [[int(n) for n in row if n >= 0] for row in self.seen.numpy()[: int(self.steps)]]
         return schedule.numpy(), {k: v.numpy() for k, v in metrics.items()}, batches
@@ -109,7 +111,7 @@ def test_no_examples_is_no_step_and_no_change():
     assert metrics["epochs"] == 0
     assert metrics["examples"] == 0
     assert math.isnan(metrics["loss"])
-    np.testing.assert_array_equal(schedule, LocalTraining().fresh_schedule())
+    np.testing.assert_array_equal(schedule, fresh_schedule(LocalTraining()))
     assert float(recorder.weight) == 1.0
 
 
@@ -119,7 +121,7 @@ def test_without_validation_neither_decay_nor_early_stop():
     )
     schedule, metrics, _ = recorder.run(4)
     assert metrics["epochs"] == 20
-    np.testing.assert_array_equal(schedule, LocalTraining().fresh_schedule())
+    np.testing.assert_array_equal(schedule, fresh_schedule(LocalTraining()))
 
 
 def simulate(config, script, schedule, asked):
@@ -158,7 +160,7 @@ def test_schedule_over_three_rounds_is_that_of_a_simulation(script, patience, ma
     recorder = recorder_of(config)
     recorder.script.assign(script)
     recorder.asked.assign(0)
-    found, expected = config.fresh_schedule(), (0.9, math.inf, 0, 0)
+    found, expected = fresh_schedule(config), (0.9, math.inf, 0, 0)
     for _ in range(3):
         asked = int(recorder.asked)
         found, metrics, _ = recorder.run(3, found)
@@ -191,7 +193,7 @@ def test_the_decayed_rate_is_the_one_that_steps_use():
 def test_a_groups_scale_multiplies_its_rate():
     one, ten = tf.Variable(0.0), tf.Variable(0.0)
     config = LocalTraining(num_epochs=1, learning_rate=0.1, optimizer=tff.learning.optimizers.build_sgdm(1.0))
-    loop = TrainingLoop(config, [ParameterGroup([one]), ParameterGroup([ten], 10.0)])
+    loop = TrainingLoop(config, [(1.0, [one]), (10.0, [ten])])
 
     @tf.function(autograph=False)
     def run():
@@ -199,7 +201,7 @@ def test_a_groups_scale_multiplies_its_rate():
             lambda rows, step: (one + ten, tf.constant(0.0)),
             lambda: tf.constant(NAN),
             tf.constant(2),
-            config.fresh_schedule(),
+            fresh_schedule(config),
             tf.constant([0, 0]),
         )
 
