@@ -19,6 +19,7 @@ from tffcl.commands.run_options import ByCase
 EXAMPLES = sorted((pathlib.Path(__file__).parents[1] / "examples").glob("*.py"))
 # Defaults that are no values: what is looked for, or that there is no limit.
 WORDS = {
+    "ascii for the named sets, unicode for own data",
     "$TFFCL_DATA_DIR, else a cache that downloads fill",
     "a new one in runs/",
     "all",

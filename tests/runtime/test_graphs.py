@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 
 import numpy as np
@@ -76,13 +77,45 @@ def two_tables(keys):
     return mutable(keys) + static(keys) - tf.cast(tf.size(keys), tf.int64)
 
 
-TABLES = [
-    static, vocabulary, mutable, dense, dense_with_keys_of_the_argument, of_vectors, in_a_function, two_tables
-]  # fmt: skip
+def queue(make):
+    def size(keys):
+        made = make()
+        with tf.control_dependencies([made.enqueue_many((keys,))]):
+            return tf.cast(made.size(), tf.int64)
+
+    return size
 
 
-@pytest.mark.parametrize("size", TABLES)
-def test_a_table_holds_what_its_own_call_and_client_put_into_it(size):
+def priorities(keys):
+    made = tf.queue.PriorityQueue(100, tf.int64, [[]])
+    with tf.control_dependencies([made.enqueue_many((keys, keys))]):
+        return tf.cast(made.size(), tf.int64)
+
+
+def queue_and_table(keys):
+    return queue(lambda: tf.queue.FIFOQueue(100, tf.int64, [[]]))(keys) + mutable(keys) - static(keys)
+
+
+HOLDERS = {
+    "static": static,
+    "vocabulary": vocabulary,
+    "mutable": mutable,
+    "dense": dense,
+    "dense with keys of the argument": dense_with_keys_of_the_argument,
+    "of vectors": of_vectors,
+    "in a function": in_a_function,
+    "two tables": two_tables,
+    "queue": queue(lambda: tf.queue.FIFOQueue(100, tf.int64, [[]])),
+    "queue of a name": queue(lambda: tf.queue.FIFOQueue(100, tf.int64, [[]], shared_name="shared")),
+    "shuffling queue": queue(lambda: tf.queue.RandomShuffleQueue(100, 0, tf.int64, [[]])),
+    "padding queue": queue(lambda: tf.queue.PaddingFIFOQueue(100, tf.int64, [[]])),
+    "priority queue": priorities,
+    "queue and table": queue_and_table,
+}
+
+
+@pytest.mark.parametrize("size", HOLDERS.values(), ids=HOLDERS)
+def test_it_holds_what_its_own_call_and_client_put_into_it(size):
     computation = tff.tensorflow.computation(size, _KEYS)
     everywhere = tff.federated_computation(
         lambda keys: tff.federated_map(computation, keys), tff.FederatedType(_KEYS, tff.CLIENTS)
@@ -90,6 +123,34 @@ def test_a_table_holds_what_its_own_call_and_client_put_into_it(size):
     for keys in ([1, 2, 3], [7, 8], [9]):
         assert computation(keys) == len(keys)
     assert everywhere([[1], [2, 3], [4, 5, 6], [7]]) == [1, 2, 3, 1]
+
+
+def test_what_comes_out_of_a_queue_is_what_its_own_client_put_in():
+    @tff.tensorflow.computation(_KEYS)
+    def through(keys):
+        made = tf.queue.FIFOQueue(1000, tf.int64, [[]])
+        with tf.control_dependencies([made.enqueue_many((keys,))]):
+            return made.dequeue_many(tf.size(keys))
+
+    everywhere = tff.federated_computation(
+        lambda keys: tff.federated_map(through, keys), tff.FederatedType(_KEYS, tff.CLIENTS)
+    )
+    given = [np.arange(client, client + 400) for client in range(20)]
+    np.testing.assert_array_equal(everywhere(given), given)
+
+
+def test_a_call_that_fails_leaves_nothing_in_a_queue():
+    @tff.tensorflow.computation(_KEYS)
+    def size(keys):
+        made = tf.queue.FIFOQueue(100, tf.int64, [[]])
+        with tf.control_dependencies([made.enqueue_many((keys,))]):
+            check = tf.debugging.assert_positive(keys)
+        with tf.control_dependencies([check]):
+            return made.size()
+
+    for keys in ([1, 2], [3, -1], [4]):
+        with pytest.raises(errors.OperationError) if -1 in keys else contextlib.nullcontext():
+            assert size(keys) == len(keys)
 
 
 def test_keys_of_another_client_are_not_found():
@@ -115,21 +176,6 @@ def test_a_table_lives_as_long_as_the_data_set_that_reads_it():
     gc.collect()
     assert list(first.as_numpy_iterator()) == [10, 20, _NOT_THERE]
     assert list(second.as_numpy_iterator()) == [_NOT_THERE, 20, 30]
-
-
-def _queue(make):
-    def size(keys):
-        queue = make()
-        with tf.control_dependencies([queue.enqueue_many((keys,))]):
-            return queue.size()
-
-    return size
-
-
-def _of_another_name(keys):
-    queue = tf.queue.FIFOQueue(10, tf.int64, [[]], shared_name="shared")
-    with tf.control_dependencies([queue.enqueue_many((keys,))]):
-        return queue.size()
 
 
 def _accumulated(keys):
@@ -169,10 +215,6 @@ def _mapped_over_a_variable(keys):
 
 
 REFUSED = {
-    "FIFOQueueV2": _queue(lambda: tf.queue.FIFOQueue(10, tf.int64, [[]])),
-    "RandomShuffleQueueV2": _queue(lambda: tf.queue.RandomShuffleQueue(10, 0, tf.int64, [[]])),
-    "PaddingFIFOQueueV2": _queue(lambda: tf.queue.PaddingFIFOQueue(10, tf.int64, [[]])),
-    r"FIFOQueueV2 \(fifo_queue\)": _of_another_name,
     "ResourceConditionalAccumulator": _accumulated,
     "VariableV2": _reference,
     "OneShotIterator": _one_shot,

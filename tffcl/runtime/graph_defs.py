@@ -25,6 +25,9 @@ _NOT_OF_THESE = (
     "_class",
 )  # what has no name, and stands alone
 
+# These always have a name; one that was destroyed is made anew.
+_QUEUES = ("FIFOQueueV2", "PaddingFIFOQueueV2", "PriorityQueueV2", "RandomShuffleQueueV2")
+
 
 def set_apart(graph_def: tf.compat.v1.GraphDef, prefix: str) -> None:
     """Gives a graph's functions names that no other graph has.
@@ -70,22 +73,37 @@ def free_variables(nodes: Mapping[str, Any]) -> dict[str, tuple[tf.DType, tf.Ten
     return variables
 
 
-def free_tables(nodes: Mapping[str, Any]) -> dict[str, Any]:
-    """Turns a graph's tables into placeholders.
+def free_tables_and_queues(nodes: Mapping[str, Any]) -> dict[str, Any]:
+    """Turns a graph's tables and queues into placeholders.
 
     Returns:
-      Nodes that make a new table, by the name of its handle.
+      Nodes that make new ones, by the name of the handle; `named` gives queues a name.
     """
-    tables = {}
+    makers = {}
     for node in nodes.values():
-        if node.op in _TABLES:
-            maker = tables[f"{node.name}:0"] = tf.compat.v1.NodeDef()
+        if node.op in _TABLES or node.op in _QUEUES:
+            maker = makers[f"{node.name}:0"] = tf.compat.v1.NodeDef()
             maker.CopyFrom(node)
-            maker.op = _TABLES[node.op]
+            maker.op = _TABLES.get(node.op, node.op)
             for name in _NOT_OF_THESE:
                 maker.attr.pop(name, None)
             _become_handle(node)
-    return tables
+    return makers
+
+
+def named(maker: Any, name: str) -> Any:
+    """The node that makes a table, or a queue of that name."""
+    if not has_a_name(maker):
+        return maker
+    found = tf.compat.v1.NodeDef()
+    found.CopyFrom(maker)
+    found.attr["shared_name"].s = f"{name}_{maker.name}".encode()
+    return found
+
+
+def has_a_name(maker: Any) -> bool:
+    """Whether what a node makes has to be destroyed, since others could find it by its name."""
+    return maker.op in _QUEUES
 
 
 def _become_handle(node: Any) -> None:
@@ -100,6 +118,7 @@ def needed(
     nodes: Mapping[str, Any],
     targets: Iterable[str],
     feeds: AbstractSet[str],
+    makers: AbstractSet[str] = frozenset(),
 ) -> tf.compat.v1.GraphDef:
     """The nodes that some targets need, as a session would run them, in the order of the graph.
 
@@ -110,6 +129,7 @@ def needed(
       nodes: Its nodes by name; some may have changed.
       targets: Names of tensors or operations.
       feeds: Names of placeholders.
+      makers: Names of nodes that make what is destroyed after the call.
 
     Raises:
       RunError: One of them has contents that would stay from call to call.
@@ -129,14 +149,15 @@ def needed(
         library=graph_def.library,
         versions=graph_def.versions,
     )
-    _refuse_what_stays(part)
+    _refuse_what_stays([node for node in part.node if node.name not in makers])
+    for function in part.library.function:
+        _refuse_what_stays(function.node_def)
     return part
 
 
-def _refuse_what_stays(graph_def: tf.compat.v1.GraphDef) -> None:
-    """Whatever can be shared by name, such as a queue, an iterator or a reader, outlives the call that has made it."""
-    bodies = [function.node_def for function in graph_def.library.function]
-    for node in (node for nodes in (graph_def.node, *bodies) for node in nodes):
+def _refuse_what_stays(nodes: Iterable[Any]) -> None:
+    """Whatever can be shared by name, such as an iterator or a reader, outlives the call that has made it."""
+    for node in nodes:
         definition = op_def_registry.get(node.op)  # None for a function
         if definition is not None and any(each.name == "shared_name" for each in definition.attr):
             raise errors.RunError(

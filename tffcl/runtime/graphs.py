@@ -1,17 +1,20 @@
 """TensorFlow computations as functions of eager tensors, made once from the graph that TFF compiled.
 
-Two functions come out of one graph: the initializer, which has to run first, and the rest. The graph's variables and
-tables are inputs to both: every call makes its own, so that calls may overlap and none sees what another left behind.
+Two functions come out of one graph: the initializer, which has to run first, and the rest. The graph's variables,
+tables and queues are inputs to both: every call makes its own, so that calls may overlap and none sees what another
+left behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as PySequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -48,7 +51,7 @@ class GraphFunction:
         graph_defs.set_apart(graph_def, prefix)
         nodes = {node.name: node for node in graph_def.node}
         self._variables = graph_defs.free_variables(nodes)
-        tables = graph_defs.free_tables(nodes)
+        makers = graph_defs.free_tables_and_queues(nodes)
         self._parameter = _names(proto.parameter) if proto.HasField("parameter") else ()
         self._result = _names(proto.result)
         inputs = list(_flat(self._parameter))
@@ -57,11 +60,10 @@ class GraphFunction:
             self._session_token = ""
         inputs += [self._session_token] if self._session_token else []
         inputs += self._variables
-        self._make_tables = None
-        if tables:
-            makers = {**nodes, **{maker.name: maker for maker in tables.values()}}
-            self._make_tables = _import(graph_def, makers, inputs, list(tables), "")
-        part = functools.partial(_import, graph_def, nodes, [*inputs, *tables])
+        self._tables_and_queues = (
+            _TablesAndQueues(graph_def, nodes, inputs, makers, prefix) if makers else None
+        )
+        part = functools.partial(_import, graph_def, nodes, [*inputs, *makers])
         self._initialize = part([], proto.initialize_op) if proto.initialize_op else None
         self._run = part(list(_flat(self._result)), "")
         self._first_call = threading.Lock()
@@ -94,11 +96,13 @@ class GraphFunction:
             for dtype, shape in self._variables.values()
         ]
         tensors += handles
-        if self._make_tables is not None:
-            tensors += self._make_tables(*tensors)
-        if self._initialize is not None:
-            self._initialize(*tensors)
-        outputs = iter(self._run(*tensors))
+        made = (
+            self._tables_and_queues.made(tensors) if self._tables_and_queues else contextlib.nullcontext([])
+        )
+        with made as others:
+            if self._initialize is not None:
+                self._initialize(*tensors, *others)
+            outputs = iter(self._run(*tensors, *others))
         return self._structured(self._result, outputs)
 
     def _structured(self, names: Values, outputs: Iterator[tf.Tensor]) -> Values:
@@ -107,6 +111,49 @@ class GraphFunction:
         tensor = next(outputs)
         # The functions that a data set calls live as long as the graph that has made it.
         return Sequence(tensor, owner=self) if isinstance(names, _Sequence) else tensor
+
+
+class _TablesAndQueues:
+    """Makes those of a graph for each call.
+
+    A table has no name, and is freed with its last handle, which a data set may hold. A queue has one, and is destroyed
+    after the call; calls at the same time have functions of their own that make theirs under other names.
+    """
+
+    def __init__(
+        self,
+        graph_def: tf.compat.v1.GraphDef,
+        nodes: Mapping[str, Any],
+        feeds: PySequence[str],
+        makers: Mapping[str, Any],
+        prefix: str,
+    ) -> None:
+        self._graph_def, self._nodes, self._feeds, self._makers = graph_def, nodes, feeds, makers
+        self._prefix, self._count, self._lock = prefix, 0, threading.Lock()
+        self._free: list[Callable[..., Any]] = []
+
+    @contextlib.contextmanager
+    def made(self, tensors: PySequence[tf.Tensor]) -> Iterator[PySequence[tf.Tensor]]:
+        """The handles, in the order of the makers."""
+        with self._lock:
+            make = self._free.pop() if self._free else self._import()
+        handles: PySequence[tf.Tensor] = []
+        try:
+            handles = make(*tensors)
+            yield handles
+        finally:
+            for handle, maker in zip(handles, self._makers.values()):
+                if graph_defs.has_a_name(maker):
+                    tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+            self._free.append(make)
+
+    def _import(self) -> Callable[..., Any]:
+        self._count += 1
+        named = [graph_defs.named(maker, f"{self._prefix}_{self._count}") for maker in self._makers.values()]
+        own = {maker.name: maker for maker in named}
+        return _import(
+            self._graph_def, {**self._nodes, **own}, self._feeds, list(self._makers), "", own.keys()
+        )
 
 
 class GraphCache:
@@ -151,10 +198,11 @@ def _import(
     feeds: PySequence[str],
     outputs: PySequence[str],
     operation: Optional[str],
+    makers: AbstractSet[str] = frozenset(),
 ) -> Callable[..., Any]:
     """A concrete function from some tensors of the graph to others, with an operation run first."""
     targets = [*outputs, *([operation] if operation else [])]
-    part = graph_defs.needed(graph_def, nodes, targets, set(map(graph_defs.node_name, feeds)))
+    part = graph_defs.needed(graph_def, nodes, targets, set(map(graph_defs.node_name, feeds)), makers)
     present = {node.name for node in part.node}
 
     def body(*tensors: tf.Tensor) -> Any:
