@@ -51,10 +51,7 @@ def main(args: list[str]) -> int:
                 "json",
             ]
             done = subprocess.run(
-                [*command, *flags, "-r", str(pins), *args],
-                capture_output=True,
-                text=True,
-                check=False,
+                [*command, *flags, "-r", str(pins), *args], capture_output=True, text=True, check=False
             )
             looked_up, passed_over = _split(done.stdout)
             if looked_up:

@@ -31,11 +31,7 @@ _KINDS = (
 
 
 def open_regular(
-    path: PathLike,
-    what: str,
-    *,
-    max_bytes: Optional[int] = MAX_BYTES,
-    error: type[TffclError] = InputError,
+    path: PathLike, what: str, *, max_bytes: Optional[int] = MAX_BYTES, error: type[TffclError] = InputError
 ) -> BinaryIO:
     """Opens a file for reading bytes, without waiting for a writer at the other end of a pipe.
 
@@ -77,11 +73,7 @@ def open_regular(
 
 
 def read_regular(
-    path: PathLike,
-    what: str,
-    *,
-    max_bytes: int = MAX_BYTES,
-    error: type[TffclError] = InputError,
+    path: PathLike, what: str, *, max_bytes: int = MAX_BYTES, error: type[TffclError] = InputError
 ) -> bytes:
     """The whole content of a file that `open_regular` accepts; also bounded where the file grows meanwhile.
 

@@ -37,7 +37,9 @@ def _by_hand(shared, z, labels, steps=3, rate=0.5, proximal=0.0):
 
 @pytest.mark.parametrize("proximal", [0.0, 0.7])
 def test_a_round_is_gradient_descent_on_the_new_task_and_all_memories(proximal):
-    runner = rehearsing.Runner(rehearsing.work(False, training=WHOLE, client_memory=6, penalty=Proximal(proximal)))
+    runner = rehearsing.Runner(
+        rehearsing.work(False, training=WHOLE, client_memory=6, penalty=Proximal(proximal))
+    )
     old = _first(runner)
     update, weight, _ = runner.train(old)
     z, labels = old["stats"].numpy(), old["label"].numpy()
@@ -278,7 +280,10 @@ def test_ewc_holds_the_classifier_where_its_embeddings_say_that_it_matters():
     z, labels = np.asarray(task["stats"]), np.asarray(task["label"])
     weights = runner.shared.numpy()
     by_hand = np.mean(
-        [np.square(rehearsing.softmax_gradient(weights, z[row : row + 1], labels[row : row + 1])) for row in range(4)],
+        [
+            np.square(rehearsing.softmax_gradient(weights, z[row : row + 1], labels[row : row + 1]))
+            for row in range(4)
+        ],
         axis=0,
     )
     np.testing.assert_allclose(runner.state["ewc_fisher"], by_hand, rtol=1e-4, atol=1e-7)

@@ -75,9 +75,18 @@ def probe() -> str:
     import tensorflow as tf
 
     rng = np.random.default_rng(0)
-    a, b = rng.standard_normal([64, 300]).astype(np.float32), rng.standard_normal([300, 128]).astype(np.float32)
+    a, b = (
+        rng.standard_normal([64, 300]).astype(np.float32),
+        rng.standard_normal([300, 128]).astype(np.float32),
+    )
     image, kernel = a[:, :256].reshape(64, 16, 16, 1), b[:225, :4].reshape(15, 15, 1, 4)
-    values = [tf.matmul(a, b), tf.exp(a), tf.tanh(a), tf.nn.conv2d(image, kernel, 1, "SAME"), tf.reduce_sum(a, 1)]
+    values = [
+        tf.matmul(a, b),
+        tf.exp(a),
+        tf.tanh(a),
+        tf.nn.conv2d(image, kernel, 1, "SAME"),
+        tf.reduce_sum(a, 1),
+    ]
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in values)).hexdigest()[:16]
 
 
@@ -133,7 +142,8 @@ def differences(found: Any, recorded: Any, exact: bool, path: str = "") -> list[
 def _near(found: Any, recorded: Any) -> bool:
     numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (found, recorded))
     return numbers and (
-        abs(found - recorded) <= TOLERANCE["accuracy"] or math.isclose(found, recorded, rel_tol=TOLERANCE["nll"])
+        abs(found - recorded) <= TOLERANCE["accuracy"]
+        or math.isclose(found, recorded, rel_tol=TOLERANCE["nll"])
     )
 
 
@@ -143,7 +153,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--runtime", default="in-process")
     parser.add_argument("--records", type=pathlib.Path, default=RECORDS)
-    parser.add_argument("--common-config", action="store_true", help="Settings that only one side records do not count.")
+    parser.add_argument(
+        "--common-config", action="store_true", help="Settings that only one side records do not count."
+    )
     given = parser.parse_args()
     if given.action == "list":
         print("\n".join(RUNS))
@@ -170,7 +182,12 @@ def main() -> int:
                 side["config"] = {key: value for key, value in side["config"].items() if key in shared}
         different = differences(found, recorded, exact)
         failures += bool(different)
-        print(f"{name}: {'differs' if different else 'equal' if exact else 'near'}", *different[:5], sep="\n  ", file=sys.stderr)
+        print(
+            f"{name}: {'differs' if different else 'equal' if exact else 'near'}",
+            *different[:5],
+            sep="\n  ",
+            file=sys.stderr,
+        )
     return 1 if failures else 0
 
 

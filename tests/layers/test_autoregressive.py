@@ -55,10 +55,7 @@ def leaks(influence, order):
 
 @hypothesis.settings(max_examples=40)
 @hypothesis.given(
-    st.integers(0, 2**31 - 1),
-    st.integers(1, 9),
-    st.lists(st.integers(1, 12), max_size=4),
-    st.booleans(),
+    st.integers(0, 2**31 - 1), st.integers(1, 9), st.lists(st.integers(1, 12), max_size=4), st.booleans()
 )
 def test_no_output_sees_its_own_or_a_later_input(seed, size, hidden, direct):
     masks_of = AutoregressiveMask(size, tuple(hidden), direct or not hidden)
@@ -181,12 +178,7 @@ def test_orders_of_any_kind_of_integer():
 
 @pytest.mark.parametrize(
     ("arguments", "match"),
-    [
-        ((0, (3,)), "input_size"),
-        ((3, (0,)), "hidden"),
-        ((3, (4, 0)), "hidden"),
-        ((3, (), False), "hidden"),
-    ],
+    [((0, (3,)), "input_size"), ((3, (0,)), "hidden"), ((3, (4, 0)), "hidden"), ((3, (), False), "hidden")],
 )
 def test_wrong_sizes_are_input_errors(arguments, match):
     with pytest.raises(errors.InputError, match=match):

@@ -52,12 +52,7 @@ def test_fair_coins_cannot_be_predicted(benchmark, masks):
 @pytest.mark.parametrize(
     ("name", "patterns", "schedule", "target"),
     [
-        (
-            "adult",
-            {"order_agnostic": True, "num_masks": 4},
-            {"max_epochs": 40, "learning_rate": 5e-3},
-            13.2,
-        ),
+        ("adult", {"order_agnostic": True, "num_masks": 4}, {"max_epochs": 40, "learning_rate": 5e-3}, 13.2),
         ("connect4", {}, {"max_epochs": 12, "learning_rate": 1e-2, "patience": 1}, 12.1),
     ],
 )

@@ -85,11 +85,7 @@ class Method:
             if getattr(type(group), "from_signature", False):
                 del given[name]
                 given.update(dataclasses.asdict(group))
-        available = {
-            "training": plan.training,
-            "seed": plan.seed,
-            "aggregator": plan.aggregator(),
-        }
+        available = {"training": plan.training, "seed": plan.seed, "aggregator": plan.aggregator()}
         accepted = inspect.signature(self.builder).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
             available = {name: value for name, value in available.items() if name in accepted}
@@ -97,10 +93,7 @@ class Method:
 
 
 def method(
-    name: Optional[str] = None,
-    *,
-    learns: Sequence[str] = (LABELS, DENSITY),
-    **declared: Any,
+    name: Optional[str] = None, *, learns: Sequence[str] = (LABELS, DENSITY), **declared: Any
 ) -> Callable[[Callable[..., ContinualProcess]], Method]:
     """Decorator: a builder becomes a method that `tffcl run FILE:NAME` takes.
 

@@ -10,9 +10,7 @@ from tffcl.errors import InputError
 from tffcl.parts import Registry
 
 METHODS = Registry(
-    "method",
-    "tffcl.methods",
-    {**decomposed.METHODS, **made.METHODS, **fil_ver.METHODS, **fed_avg.METHODS},
+    "method", "tffcl.methods", {**decomposed.METHODS, **made.METHODS, **fil_ver.METHODS, **fed_avg.METHODS}
 )
 
 

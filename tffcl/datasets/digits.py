@@ -33,11 +33,5 @@ def load_digits() -> ImageDataset:
         shuffle.shuffle(places)
         test[places[: len(places) // _TEST_SHARE]] = True
     return ImageDataset(
-        "digits",
-        images[~test],
-        labels[~test],
-        images[test],
-        labels[test],
-        tuple("0123456789"),
-        MAX_VALUE,
+        "digits", images[~test], labels[~test], images[test], labels[test], tuple("0123456789"), MAX_VALUE
     )

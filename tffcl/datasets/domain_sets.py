@@ -78,10 +78,7 @@ def mild(images: ImageDataset) -> Domains:
             ("as is", None),
             ("mirrored", image_transforms.mirrored),
             ("shifted", functools.partial(image_transforms.shifted, down=down, right=right)),
-            (
-                "less contrast",
-                functools.partial(image_transforms.less_contrast, max_value=images.max_value),
-            ),
+            ("less contrast", functools.partial(image_transforms.less_contrast, max_value=images.max_value)),
         ],
     )
 

@@ -16,11 +16,7 @@ _LONGEST_WORD = 1 << 12  # bytes; what has no space within that is not a word
 
 
 def read(
-    file: BinaryIO,
-    path: Path,
-    wanted: Optional[Set[str]],
-    unicode_errors: str,
-    header: tuple[int, int],
+    file: BinaryIO, path: Path, wanted: Optional[Set[str]], unicode_errors: str, header: tuple[int, int]
 ) -> Iterator[tuple[Optional[str], np.ndarray, str]]:
     """(word, float32 [D], "vector n") of the wanted words; None for a word that is not UTF-8 if that is ignored.
 

@@ -49,12 +49,7 @@ class Experiment:
     given: Mapping[str, Any]
 
     def __init__(
-        self,
-        method: Union[str, Method] = "fedseit",
-        *,
-        data: Any = None,
-        network: Any = None,
-        **options: Any,
+        self, method: Union[str, Method] = "fedseit", *, data: Any = None, network: Any = None, **options: Any
     ):
         chosen = registry.find_method(method) if isinstance(method, str) else method
         for name, value in (("method", chosen), ("data", data)):

@@ -106,11 +106,7 @@ def task_names(stream: streams.TaskStream, label_names: Sequence[str]) -> list[l
 
 def pooled(stream: streams.TaskStream, pool: str) -> streams.TaskStream:
     """The stream as a method meets it: cumulative for replay, one task for the offline ones."""
-    makers = {
-        "cumulative": streams.cumulative,
-        "clients": streams.federated_offline,
-        "all": streams.offline,
-    }
+    makers = {"cumulative": streams.cumulative, "clients": streams.federated_offline, "all": streams.offline}
     return makers[pool](stream) if pool in makers else stream
 
 

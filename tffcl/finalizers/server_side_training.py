@@ -180,11 +180,7 @@ def _trainer(
         _, _, total = tf.while_loop(lambda step, *_: step < steps, one_step, start, parallel_iterations=1)
         trained = weights.read_value()
         finite = tf.reduce_all(tf.math.is_finite(trained))
-        measured = OrderedDict(
-            loss=total / options.steps,
-            rows=count,
-            rejected=1 - tf.cast(finite, tf.int32),
-        )
+        measured = OrderedDict(loss=total / options.steps, rows=count, rejected=1 - tf.cast(finite, tf.int32))
         return tf.where(finite, trained, shared), measured
 
     return run

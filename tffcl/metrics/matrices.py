@@ -132,10 +132,7 @@ def backward_transfer(scores: ArrayLike, *, higher_is_better: bool = True) -> fl
 
 
 def forward_transfer(
-    scores: ArrayLike,
-    baseline: ArrayLike | None,
-    *,
-    higher_is_better: bool = True,
+    scores: ArrayLike, baseline: ArrayLike | None, *, higher_is_better: bool = True
 ) -> float:
     """What earlier tasks do for a task not yet learned: mean over clients and i > 0 of a[i-1, i] - b[i].
 

@@ -23,13 +23,7 @@ from tffcl.papers.tables import Found, Row, Table, megabytes_up, result
 
 # The digits dealt out in turn, all pictures of a digit to each client that holds it, as the published code does.
 _IN_TURN = ("0,3,6,9,2", "1,4,7,0,3", "2,5,8,1,4")
-_DIGITS = (
-    "--data",
-    "mnist",
-    "--overlap",
-    "1",
-    *(one for tasks in _IN_TURN for one in ("--assign", tasks)),
-)
+_DIGITS = ("--data", "mnist", "--overlap", "1", *(one for tasks in _IN_TURN for one in ("--assign", tasks)))
 # Of the paper's columns in table 3: flags, and (NLL, forgetting) by method. Each client meets a label once, so that
 # three of ten digits a task make three tasks, where the paper has five. "mnist+letters" needs EMNIST's files.
 DATA = {

@@ -66,10 +66,7 @@ def read_data(handle: Handle, task: Any, split: Any, types: Mapping[str, tff.Typ
     path = data_path(handle, task, split)
     wanted = OrderedDict(((f"format/{name}", _INT) for name in OF_DATA), **types)
     found = tensor_files.read(path, wanted)
-    whose = [
-        tf.equal(found["format/client"], handle["client"]),
-        tf.equal(found["format/task"], task),
-    ]
+    whose = [tf.equal(found["format/client"], handle["client"]), tf.equal(found["format/task"], task)]
     words = tf.strings.join([path, " is of another client or task"])
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(whose), [words])]):
         return OrderedDict((name, tf.identity(value)) for name, value in found.items())

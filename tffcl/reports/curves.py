@@ -58,10 +58,7 @@ def _scores(event: Event) -> Mapping[str, Any]:
 
 
 def plot_accuracy_per_round(
-    history: Union[History, Mapping[str, History]],
-    path: PathLike,
-    *,
-    client: int | None = None,
+    history: Union[History, Mapping[str, History]], path: PathLike, *, client: int | None = None
 ) -> pathlib.Path:
     """Test accuracy, or NLL, of each task of one client at the end of each round (FedSeIT, fig. 5).
 

@@ -33,12 +33,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def panels(
-    count: int,
-    *,
-    most_columns: int,
-    width: float,
-    height: float,
-    **kwargs: Any,
+    count: int, *, most_columns: int, width: float, height: float, **kwargs: Any
 ) -> tuple[Any, list[Any]]:
     """A figure with `count` panels in rows of at most `most_columns`; each is `width` x `height` inches."""
     rows = math.ceil(count / most_columns)

@@ -55,10 +55,7 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
 
 
 def accuracy_matrix_table(
-    results: Mapping[str, Any],
-    *,
-    client: int | None = None,
-    markdown: bool = False,
+    results: Mapping[str, Any], *, client: int | None = None, markdown: bool = False
 ) -> str:
     """Accuracy (%) or NLL (nats) on each task, a row for the time after each task.
 
@@ -97,11 +94,7 @@ def scores_of(results: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def render(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    markdown: bool,
-    num_text_columns: int = 1,
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool, num_text_columns: int = 1
 ) -> str:
     """Lays out cells; the first `num_text_columns` columns to the left, numbers to the right.
 

@@ -11,10 +11,7 @@ from tffcl.runtime import compiling, executor, ingestion, stubs
 from tffcl.runtime import worker as worker_lib
 from tffcl.runtime.runtime import Runtime, check_default_num_clients
 
-_CHANNEL_OPTIONS = (
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-)
+_CHANNEL_OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 
 
 class WorkerContext(tff.framework.SyncExecutionContext):
