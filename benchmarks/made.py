@@ -226,20 +226,13 @@ def load(name: str, data_dir: str | None) -> tuple[np.ndarray, np.ndarray]:
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--dataset", default="adult", help=f"adult, connect4, nltcs, ... or one of {', '.join(IMAGES)}")
     add("--data-dir", help="default: TFFCL_DATA_DIR")
     add("--hidden", type=int, nargs="*", default=[500], help="units of each hidden layer (default 500)")
     add("--num-masks", type=int, default=8, help="patterns trained with and averaged over (default 8)")
-    add(
-        "--agnostic",
-        choices=["order", "connectivity", "both"],
-        default="order",
-        help="what patterns differ in",
-    )
+    add("--agnostic", choices=["order", "connectivity", "both"], default="order", help="what patterns differ in")
     add("--no-direct", action="store_true", help="no direct connection")
     add("--activation", default="relu")
     add("--learning-rate", type=float, default=3e-3)
@@ -249,12 +242,7 @@ def parse() -> argparse.Namespace:
     add("--max-epochs", type=int, default=1000)
     add("--seed", type=int, default=0)
     add("--held-out-only", action="store_true", help="never look at the rows to score: for choosing flags")
-    add(
-        "--against-eager",
-        type=int,
-        metavar="ROWS",
-        help="only compare an epoch of so many rows with an eager one",
-    )
+    add("--against-eager", type=int, metavar="ROWS", help="only compare an epoch of so many rows with an eager one")
     return parser.parse_args()
 
 

@@ -31,9 +31,7 @@ def within(context: tff.framework.SyncExecutionContext, call: Callable[[], None]
 
 def main() -> None:
     """Parses the flags and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs for each ratio (default 7)")
     parser.add_argument("--clients", type=int, default=8, help="clients of a round (default 8)")
     options = parser.parse_args()

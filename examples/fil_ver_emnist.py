@@ -39,10 +39,7 @@ def build_fil_ver(plan: tffcl.Plan) -> templates.ContinualProcess:
         plan.rehearsal_model(pretrained=True, noise=False),
         # Lines 4-9: E local epochs on the new embeddings, mixed with those of the client's own past.
         training=client_works.LocalTraining(
-            num_epochs=plan.num_epochs,
-            batch_size=plan.batch_size,
-            learning_rate=plan.learning_rate,
-            patience=0,
+            num_epochs=plan.num_epochs, batch_size=plan.batch_size, learning_rate=plan.learning_rate, patience=0
         ),
         client_memory=plan.client_memory,
         proximal=plan.proximal,

@@ -37,11 +37,7 @@ def runs() -> Iterator[Callable[..., Done]]:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("TFFCL_DATA_DIR", raising=False)
             patch.chdir(cwd)
-            with (
-                contextlib.redirect_stdout(out),
-                contextlib.redirect_stderr(err),
-                pytest.raises(SystemExit) as ended,
-            ):
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
                 exit_with(command, args=[str(arg) for arg in args])
         return Done(ended.value.code, out.getvalue(), err.getvalue())
 

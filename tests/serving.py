@@ -158,9 +158,7 @@ class Accident:
       lines: How many lines have to stand there before.
     """
 
-    def __init__(
-        self, address: str, happen: Callable[[], object], history: pathlib.Path | None = None, lines: int = 0
-    ):
+    def __init__(self, address: str, happen: Callable[[], object], history: pathlib.Path | None = None, lines: int = 0):
         self._address, self._happen, self._history, self._lines = address, happen, history, lines
         self._happened, self._lock = False, threading.Lock()
 

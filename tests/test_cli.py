@@ -27,9 +27,7 @@ HEAVY = ("tensorflow", "tensorflow_federated", "numpy", "matplotlib", "pandas", 
 
 def program(*args, code="from tffcl.cli import main; main()"):
     """Runs the program in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=PATIENCE
-    )
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +68,7 @@ main()
         (["run", "fedseit", "--resume"], ["--resume", "--output-dir"]),
         (["run", "fedseit", "--seed", 2**32], ["--seed", "4294967296"]),
         (["run", "fedseit", "--split-seed", "-1"], ["--split-seed", "-1"]),
-        (
-            ["run", "fedseit", "--num-clients", "2", "--clients-per-round", "3"],
-            ["--clients-per-round 3", "2"],
-        ),
+        (["run", "fedseit", "--num-clients", "2", "--clients-per-round", "3"], ["--clients-per-round 3", "2"]),
         (["run", "fedseit", "--num-clients", "1"], ["--num-clients 1", "2 or more", "--method fedweit"]),
         (["run", "fedseit", "--min-cluster-size", "5"], ["--min-cluster-size is for --selection sit"]),
         (
@@ -113,17 +108,9 @@ def test_reproduce_where_nothing_can_be_written(run, tmp_path):
 def test_no_such_data_and_vectors(run, tmp_path):
     fedseit = ("run", "fedseit")
     wrong(run(*fedseit, "--dataset", "trec7"), "trec7", "known sets are", "trec6")
-    wrong(
-        run(*fedseit, "--dataset", "trec6", "--data-dir", tmp_path),
-        "trec6",
-        "train_5500.label",
-        str(tmp_path),
-    )
+    wrong(run(*fedseit, "--dataset", "trec6", "--data-dir", tmp_path), "trec6", "train_5500.label", str(tmp_path))
     wrong(run(*fedseit, "--data-dir", tmp_path / "none"), "no such folder")
-    wrong(
-        run(*fedseit, "--dataset", "sample", "--embeddings", tmp_path / "v.bin"),
-        "no such file of word vectors",
-    )
+    wrong(run(*fedseit, "--dataset", "sample", "--embeddings", tmp_path / "v.bin"), "no such file of word vectors")
 
 
 @pytest.fixture(name="no_vectors")
@@ -175,11 +162,7 @@ def own_texts(folder):
     ("flags", "words", "recorded"),
     [
         ([], {"l'été", "0", "1", "2", "à", "paris"}, {}),
-        (
-            ["--tokeniser", "unicode", "--max-words", "2"],
-            {"l'été", "0", "1", "2"},
-            {"tokeniser", "max_words"},
-        ),
+        (["--tokeniser", "unicode", "--max-words", "2"], {"l'été", "0", "1", "2"}, {"tokeniser", "max_words"}),
         (["--tokeniser", "ascii"], {"l'", "t", "0", "1", "2", "paris"}, {"tokeniser"}),
     ],
 )
@@ -209,9 +192,7 @@ def test_report_of_no_run(run, tmp_path):
      ("\udcc3", "outside of this locale's encoding")],
     ids=ascii,
 )  # fmt: skip
-def test_directories_that_cannot_be_used_are_named_before_anything_is_done(
-    tmp_path, monkeypatch, flag, name, words
-):
+def test_directories_that_cannot_be_used_are_named_before_anything_is_done(tmp_path, monkeypatch, flag, name, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     (tmp_path / "gone").symlink_to("nowhere")

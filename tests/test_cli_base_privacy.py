@@ -22,10 +22,7 @@ DP = ("--dp-base-clip", "0.5", "--dp-base-noise", "2")
         (["--dp-base-clip", "1"], ["--dp-base-clip needs --dp-base-noise"]),
         (["--dp-base-noise", "1"], ["--dp-base-noise needs --dp-base-clip"]),
         (["--dp-base-delta", "1e-6"], ["--dp-base-delta needs --dp-base-clip"]),
-        (
-            ["--dp-base-clip", "nan", "--dp-base-noise", "1"],
-            ["--dp-base-clip must be a number above 0", "nan"],
-        ),
+        (["--dp-base-clip", "nan", "--dp-base-noise", "1"], ["--dp-base-clip must be a number above 0", "nan"]),
         (["--dp-base-clip", "1", "--dp-base-noise", "0"], ["--dp-base-noise must be a number above 0"]),
         ([*DP, "--dp-base-quantile", "1"], ["--dp-base-quantile must be a number between 0 and 1"]),
     ],
@@ -40,9 +37,7 @@ def test_wrong_flags(run, command, args, parts):
      (FilVerOptions, "offline"), (FilVerOptions, "ebr-1x")],
 )  # fmt: skip
 def test_methods_without_a_sum_of_updates(options, method):
-    with pytest.raises(
-        InputError, match=f"--dp-base-clip: --method {method} has no updates of several clients"
-    ):
+    with pytest.raises(InputError, match=f"--dp-base-clip: --method {method} has no updates of several clients"):
         options.parse([*DP, "--method", method])
 
 
@@ -105,9 +100,7 @@ def test_every_system_aggregates_its_base_with_that_noise(build, method, monkeyp
     found = []
 
     for module in (decomposed, fed_avg, fil_ver):
-        monkeypatch.setattr(
-            module, "compose_continual_process", lambda work, factory, _: found.append(factory)
-        )
+        monkeypatch.setattr(module, "compose_continual_process", lambda work, factory, _: found.append(factory))
     made = []
     monkeypatch.setattr(
         tff.aggregators.DifferentiallyPrivateFactory,
@@ -123,9 +116,7 @@ def test_every_system_aggregates_its_base_with_that_noise(build, method, monkeyp
 def test_an_environment_that_forbids_noise_is_one_clear_error(monkeypatch):
     monkeypatch.setenv("TF_DETERMINISTIC_OPS", "1")
     base_privacy.check_environment(FedSeITOptions.parse([]))
-    with pytest.raises(
-        InputError, match="TF_DETERMINISTIC_OPS in the environment forbids any other; unset it"
-    ):
+    with pytest.raises(InputError, match="TF_DETERMINISTIC_OPS in the environment forbids any other; unset it"):
         base_privacy.check_environment(FedSeITOptions.parse(list(DP)))
 
 
@@ -140,8 +131,5 @@ def test_a_whole_run_tells_epsilon(run, no_plots, tmp_path):
     # Two rounds of all clients, sensitivity two clips, noise of two clips: one Gaussian with a ratio of sqrt(2).
     # The root of its closed form (Balle, Wang, 2018, theorem 8) is 6.57297.
     assert told["epsilon"] == pytest.approx(6.57297, rel=1e-3)
-    assert (
-        "privacy: the updates of the base are (6.57, 1e-05)-differentially private for a whole client"
-        in done.stdout
-    )
+    assert "privacy: the updates of the base are (6.57, 1e-05)-differentially private for a whole client" in done.stdout
     assert "not covered, nor what it tells: metrics and counts of examples" in done.stdout

@@ -44,10 +44,7 @@ DIGITS = (*RUN, "--dataset", "digits")
         (["--dp-noise-multiplier", "1"], ["--dp-noise-multiplier needs --dp-clip"]),
         (["--dp-clip", "0", "--dp-noise-multiplier", "1"], ["--dp-clip must be a number above 0"]),
         (["--dp-noise-seed", "1"], ["--dp-noise-seed needs --dp-clip and --dp-noise-multiplier"]),
-        (
-            ["--method", "ver", "--dp-clip", "1", "--dp-noise-multiplier", "1"],
-            ["ver sends no embeddings", "ebr"],
-        ),
+        (["--method", "ver", "--dp-clip", "1", "--dp-noise-multiplier", "1"], ["ver sends no embeddings", "ebr"]),
         (["--method", "naive", "--num-clients", "3"], ["--num-clients 3", "naive", "one client"]),
         (["--dataset", "digits", "--domains", "classes"], ["--domains classes", "mnist+fashion", "digits"]),
         (["--dataset", "mnist+fashion", "--domains", "mild"], ["mnist+fashion", "classes", "mild"]),
@@ -83,10 +80,7 @@ def test_what_the_digits_cannot_give(run, tmp_path, args, parts):
         ("**\n*\n", ["rows of lengths [2, 1]"]),
         ("", ["rows of lengths []"]),
         ("*,*\n*,?\n", ["client 1, task 1", "'?'", "o (no longer)"]),
-        (
-            "active\tno longer\nnot yet\tno longer\n",
-            ["client 1, task 1", "'no longer' cannot stand after 'not yet'"],
-        ),
+        ("active\tno longer\nnot yet\tno longer\n", ["client 1, task 1", "'no longer' cannot stand after 'not yet'"]),
         ("*;x\n*;*\n", ["client 0, task 1", "'not yet' cannot stand after 'active'"]),
     ],
 )
@@ -96,9 +90,7 @@ def test_enrolment_files(run, tmp_path, table, parts):
     wrong(run(*DIGITS, *args, cwd=tmp_path), "who.csv", *parts)
 
 
-@pytest.mark.parametrize(
-    "text", ["*o\nx*\n", "*,o\r\nx , *\r\n\r\n", "\ufeffactive\tno longer\nnot yet\tactive"]
-)
+@pytest.mark.parametrize("text", ["*o\nx*\n", "*,o\r\nx , *\r\n\r\n", "\ufeffactive\tno longer\nnot yet\tactive"])
 def test_ways_to_write_an_enrolment(tmp_path, text):
     from tffcl.commands import fil_ver_data
 
@@ -133,9 +125,7 @@ def test_two_sets_of_images(run, tmp_path):
     write_images(tmp_path / "fashion-mnist", 9)
     wrong(run(*args), "image size (9, 9)", "expected (8, 8)")
     wrong(run(*RUN, "--dataset", "mnist", "--data-dir", tmp_path), "training examples of label 0")
-    options = FilVerOptions.parse(
-        ["--dataset", "mnist", "--data-dir", str(tmp_path), "--domains", "permutations"]
-    )
+    options = FilVerOptions.parse(["--dataset", "mnist", "--data-dir", str(tmp_path), "--domains", "permutations"])
     domains, _ = fil_ver_data.load_domains(options)
     assert [domain.transform is None for domain in domains.domains] == [True, False, False, False]
 
@@ -220,9 +210,7 @@ def test_emnist_from_the_command_line_and_pooled_tasks_are_scored_one_by_one(run
     assert results["memory"]["client"] == 0
     # All test examples are scored, as many of each task.
     assert np.shape(results["accuracy_by_task"]) == (1, 4)
-    assert results["average_accuracy_by_task"] == pytest.approx(
-        results["task_averaged_test_accuracy"], abs=1e-6
-    )
+    assert results["average_accuracy_by_task"] == pytest.approx(results["task_averaged_test_accuracy"], abs=1e-6)
     assert "task 4" in stdout
     assert f"{100 * results['average_accuracy_by_task']:.1f}" in stdout
     assert not (tmp_path / "run" / "encoder.npz").exists()
@@ -254,9 +242,7 @@ def test_options_and_labels():
         FilVerOptions.parse(["--beta", "-1"])
 
 
-@pytest.mark.parametrize(
-    "args", [(*RUN, "--help"), ("reproduce", "fil-ver", "--help"), (*RUN, "--hidden", "0")]
-)
+@pytest.mark.parametrize("args", [(*RUN, "--help"), ("reproduce", "fil-ver", "--help"), (*RUN, "--hidden", "0")])
 def test_help_and_errors_import_nothing_heavy(args):
     code = """
 import atexit, sys
@@ -265,9 +251,7 @@ atexit.register(lambda: print([name for name in heavy if name in sys.modules], f
 from tffcl.cli import main
 main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stderr.endswith("[]\n")
 
 
@@ -291,18 +275,7 @@ def test_every_method_has_its_client_work(method, monkeypatch):
         return fil_ver_models.models.FrozenEncoder(encoder, encoder.initial([1, 2]).numpy()), first
 
     monkeypatch.setattr(fil_ver_models, "_pretrained", untrained)
-    small = [
-        "--hidden",
-        "3",
-        "--filters",
-        "2",
-        "--embedding-size",
-        "2",
-        "--num-tasks",
-        "3",
-        "--proximal",
-        "0.25",
-    ]
+    small = ["--hidden", "3", "--filters", "2", "--embedding-size", "2", "--num-tasks", "3", "--proximal", "0.25"]
     options = FilVerOptions.parse(["--method", method, "--dataset", "digits", *small])
     domains, options = fil_ver_data.load_domains(options)
     stream = fil_ver_data.split(options, domains, fil_ver_data.load_enrollment(options))
@@ -323,15 +296,7 @@ def test_every_method_has_its_client_work(method, monkeypatch):
     assert work.sharing.kind == SHARED.get(method, "none")
     has_sst = isinstance(parts[-1], tuple)  # what the patched builder of the finalizer was given
     assert has_sst == (method in ("fil-ver", "ver-stats", "ebr"))
-    memory = {
-        "vanilla": 0,
-        "none": 0,
-        "random-encoder": 0,
-        "noise": 80,
-        "naive": 80,
-        "ebr-1x": 80,
-        "ebr-16x": 800,
-    }
+    memory = {"vanilla": 0, "none": 0, "random-encoder": 0, "noise": 80, "naive": 80, "ebr-1x": 80, "ebr-16x": 800}
     assert work._capacity == (0 if method in OFFLINE else memory.get(method, 150))
     assert work._task_capacity is None
     assert (work.model.memory_encoder is not None) == (method == "noise")
@@ -343,9 +308,7 @@ def test_replayed_images_are_those_of_past_tasks():
     from tffcl.commands import fil_ver_data
     from tffcl.commands.fil_ver_replay import ReplayedDomainData
 
-    options = FilVerOptions.parse(
-        ["--method", "naive-end-to-end", "--examples-per-task", "40", "--num-tasks", "3"]
-    )
+    options = FilVerOptions.parse(["--method", "naive-end-to-end", "--examples-per-task", "40", "--num-tasks", "3"])
     options = options.complete("digits")
     domains = datasets.permutations(datasets.load_images("digits"), 3, 7)
     stream = fil_ver_data.split(options, domains, fil_ver_data.load_enrollment(options))
@@ -406,9 +369,7 @@ def test_a_short_run(finished):
     assert code == 0, stderr
     assert "average" in stdout
     assert "pre-training: VEE, central, 60 examples of task 1, 2 epochs: " in stderr
-    assert (
-        "privacy: none: with --dp-noise-seed, which config.json holds, the noise can be taken off" in stderr
-    )
+    assert "privacy: none: with --dp-noise-seed, which config.json holds, the noise can be taken off" in stderr
     config = json.loads((folder / "run" / "config.json").read_text())
     assert (config["method"], config["dataset"]) == ("fil-ver+who+dp", "digits rotations")
     assert config["enrollment"] == ["**o", "x*o"]

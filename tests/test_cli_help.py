@@ -77,9 +77,7 @@ def _told(option):
     return found and re.sub(r"; [\dx.<>=]*$", "", found[1])
 
 
-@pytest.mark.parametrize(
-    "command", [*_commands(cli.tffcl), *(pytest.param(path, id=path.name) for path in EXAMPLES)]
-)
+@pytest.mark.parametrize("command", [*_commands(cli.tffcl), *(pytest.param(path, id=path.name) for path in EXAMPLES)])
 def test_no_help_text_tells_a_value_that_is_not_taken_from_its_option(command):
     if isinstance(command, pathlib.Path):
         command = module_at(command).main
@@ -96,8 +94,7 @@ def _built(name, options):
 
     built = []
     builders = {
-        n: mock.Mock(side_effect=lambda *args, **given: built.append((args, given)))
-        for n in algorithms.__all__
+        n: mock.Mock(side_effect=lambda *args, **given: built.append((args, given))) for n in algorithms.__all__
     }
     with (
         mock.patch.multiple(algorithms, **builders),

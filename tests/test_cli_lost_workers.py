@@ -64,10 +64,7 @@ def lost(folder):
 
 
 def test_one_of_two_workers_is_killed(start, survivor, straight, tmp_path):
-    with (
-        serve("--port", "0") as other,
-        Accident(other.address, other.kill, tmp_path / "run" / "history.jsonl", 1),
-    ):
+    with serve("--port", "0") as other, Accident(other.address, other.kill, tmp_path / "run" / "history.jsonl", 1):
         done = start(tmp_path, [survivor, other])
     assert done.returncode == 0, done.stderr
     assert lost(tmp_path) == [other.address]
@@ -77,10 +74,7 @@ def test_one_of_two_workers_is_killed(start, survivor, straight, tmp_path):
 
 
 def test_the_round_ends_without_the_clients_of_a_killed_worker(start, survivor, straight, tmp_path):
-    with (
-        serve("--port", "0") as other,
-        Accident(other.address, other.kill, tmp_path / "run" / "history.jsonl", 1),
-    ):
+    with serve("--port", "0") as other, Accident(other.address, other.kill, tmp_path / "run" / "history.jsonl", 1):
         done = start(tmp_path, [survivor, other], "--on-lost-worker", "leave-out")
     assert done.returncode == 0, done.stderr
     assert lost(tmp_path) == [other.address]

@@ -17,9 +17,7 @@ from tffcl.runtime import network
 
 
 def check(address):
-    return subprocess.run(
-        [*PROGRAM, "worker", "--check", address], capture_output=True, text=True, timeout=PATIENCE
-    )
+    return subprocess.run([*PROGRAM, "worker", "--check", address], capture_output=True, text=True, timeout=PATIENCE)
 
 
 @needs_network

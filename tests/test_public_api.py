@@ -5,14 +5,7 @@ import importlib
 import pytest
 
 ROOMS = {
-    "aggregators": [
-        "ClientPrivacy",
-        "ConcatenationFactory",
-        "SparseMeanFactory",
-        "by_name",
-        "gated",
-        "split_at",
-    ],
+    "aggregators": ["ClientPrivacy", "ConcatenationFactory", "SparseMeanFactory", "by_name", "gated", "split_at"],
     "algorithms": [
         "build_confedmade",
         "build_decomposed",
@@ -240,11 +233,7 @@ def test_keras_finds_the_layers_of_saved_models():
 
     from tffcl import layers
 
-    ours = [
-        one
-        for one in vars(layers).values()
-        if isinstance(one, type) and issubclass(one, tf.keras.layers.Layer)
-    ]
+    ours = [one for one in vars(layers).values() if isinstance(one, type) and issubclass(one, tf.keras.layers.Layer)]
     assert len(ours) >= 7
     for one in ours:
         assert tf.keras.utils.get_registered_object(f"tffcl>{one.__name__}") is one

@@ -7,13 +7,7 @@ import subprocess
 
 import pytest
 
-from tffcl.commands import (
-    ConFedMADEOptions,
-    confedmade_tables,
-    reproduce,
-    reproduce_confedmade,
-    reproduce_fedseit,
-)
+from tffcl.commands import ConFedMADEOptions, confedmade_tables, reproduce, reproduce_confedmade, reproduce_fedseit
 from tffcl.errors import InputError, RunError
 
 
@@ -134,9 +128,7 @@ def test_what_is_not_finished_is_run_or_resumed(tmp_path, monkeypatch):
     (root / "cutoff-1-seed1" / "config.json").write_text("{}")
     # Its results are there, but not what stands in them last.
     confedmade_run(tmp_path, "mnist-offline", {"average_nll": 80.0})
-    with pytest.raises(
-        RunError, match=r"1 of 2 runs failed; the first: cutoff-1-seed2 ended with exit code 3"
-    ):
+    with pytest.raises(RunError, match=r"1 of 2 runs failed; the first: cutoff-1-seed2 ended with exit code 3"):
         reproduce_confedmade.reproduce(4, ["cutoff-1"], [1, 2], [], str(tmp_path), 1)
     reproduce_confedmade.reproduce(3, ["mnist-offline"], [1], ["--num-rounds", "3"], str(tmp_path), 1)
     assert [("--resume" in call, call[0]) for call in calls] == [

@@ -20,13 +20,7 @@ def finished(root, table, name, by_task, seed=1, config=(), **results):
     folder.mkdir(parents=True)
     (row,) = (row for row in fil_ver_tables.table(table).rows if row.name == name)
     options = FilVerOptions.parse([*row.flags, "--num-rounds", "3", "--seed", str(seed)])
-    settings = {
-        **options.config(),
-        "enrollment": ["**"],
-        "dp_epsilon": None,
-        "tasks": [["a", "b"]],
-        **dict(config),
-    }
+    settings = {**options.config(), "enrollment": ["**"], "dp_epsilon": None, "tasks": [["a", "b"]], **dict(config)}
     memory = dict.fromkeys(("client_rows", "client", "client_raw_images", "server_rows", "server"), 0)
     content = {
         "method": settings["method"],
@@ -62,16 +56,9 @@ def test_all_rows_have_flags_that_the_command_takes(name):
 
 def test_what_the_tables_hold():
     rows = {name: [row.name for row in fil_ver_tables.table(name).rows] for name in RUNS}
-    assert {
-        "vanilla",
-        "ver",
-        "ver-stats",
-        "fil-ver",
-        "ebr",
-        "offline",
-        "offline-ebr",
-        "offline-end-to-end",
-    } <= set(rows["rotations"])
+    assert {"vanilla", "ver", "ver-stats", "fil-ver", "ebr", "offline", "offline-ebr", "offline-end-to-end"} <= set(
+        rows["rotations"]
+    )
     assert rows["permuted"] == list(STUDY)
     assert len(rows["enrollment"]) == 12
     by_name = {row.name: row.plain for row in fil_ver_tables.table("rotations").rows}
@@ -79,13 +66,7 @@ def test_what_the_tables_hold():
 
 
 def test_a_table_of_finished_runs(tmp_path, capsys):
-    memory = {
-        "client_rows": 300,
-        "client": 617_000,
-        "client_raw_images": 235_200,
-        "server_rows": 0,
-        "server": 12_400,
-    }
+    memory = {"client_rows": 300, "client": 617_000, "client_raw_images": 235_200, "server_rows": 0, "server": 12_400}
     finished(tmp_path, "rotations", "fil-ver", [0.8, 0.6], memory=memory)
     finished(tmp_path, "rotations", "fil-ver", [0.9, 0.6], seed=2, memory=memory)
     pooled = {"num_clients": 1, "num_tasks": 1}
@@ -113,19 +94,14 @@ def test_pictures_of_each_scenario(tmp_path, capsys):
     assert [line.split(" | ")[:2] for line in lines[2:6]] == [
         ["| full", "vanilla"], ["| full", "ver"], ["| scattered", "vanilla"], ["| scattered", "ver"],
     ]  # fmt: skip
-    assert (
-        sum("plots-full" in line for line in lines) == sum("plots-scattered" in line for line in lines) == 2
-    )
+    assert sum("plots-full" in line for line in lines) == sum("plots-scattered" in line for line in lines) == 2
 
 
 def test_report_compares_classifiers(tmp_path, capsys):
     folders = [str(finished(tmp_path, "mild", method, [0.5, 0.6])) for method in ("ver", "fil-ver")]
     report.report(folders, markdown=False, plots=False, compare=str(tmp_path / "both"))
     assert capsys.readouterr().out.count("plot: ") == 2
-    assert {path.name for path in (tmp_path / "both").iterdir()} == {
-        "accuracy-by-task.png",
-        "accuracy-by-round.png",
-    }
+    assert {path.name for path in (tmp_path / "both").iterdir()} == {"accuracy-by-task.png", "accuracy-by-round.png"}
 
 
 def test_unknown_rows_flags_and_other_settings_are_refused(tmp_path):
@@ -164,9 +140,7 @@ def test_the_leak_of_an_encoder(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(fil_ver_leak, "CANDIDATES", 200)
     monkeypatch.setattr(fil_ver_leak, "BETAS", (1e-2,))
     fil_ver_leak.reproduce(["stats", "sampled"], [1], SMALL, tmp_path)
-    rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("| s")][
-        1:
-    ]
+    rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("| s")][1:]
     assert [(row[0].strip(), row[1].strip(), row[2].strip()) for row in rows] == [
         ("stats", "0.01", "1x"), ("sampled", "0.01", "1x"), ("sampled", "0.01", "6x"),
     ]  # fmt: skip
@@ -189,22 +163,9 @@ def test_means_over_seeds():
     from tffcl.commands import fil_ver_leak
 
     def row(name, beta, top1):
-        return {
-            "name": name,
-            "beta": beta,
-            "times": 1,
-            "top1": top1,
-            "top5": 1.0,
-            "mean_rank": 1.0,
-            "r2": 0.5,
-        }
+        return {"name": name, "beta": beta, "times": 1, "top1": top1, "top5": 1.0, "mean_rank": 1.0, "r2": 0.5}
 
-    rows = [
-        row("sampled", 1e-4, 0.9),
-        row("raw", None, 1.0),
-        row("sampled", 1e-4, 0.8),
-        row("stats", 1e-3, 1.0),
-    ]
+    rows = [row("sampled", 1e-4, 0.9), row("raw", None, 1.0), row("sampled", 1e-4, 0.8), row("stats", 1e-3, 1.0)]
     means = fil_ver_leak._means(rows)
     assert [one["name"] for one in means] == ["raw", "stats", "sampled"]
     assert means[2]["top1"] == pytest.approx(0.85)

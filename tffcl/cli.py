@@ -38,12 +38,8 @@ def list_parts() -> None:
         marks = [("x" if _takes(method, kind, data) else "-") for kind, data in columns.items()]
         click.echo(f"{name:20}" + "".join(f"{mark:9}" for mark in marks) + method.about)
     for kind in columns:
-        click.echo(
-            f"\n{kind} data: {', '.join(each for each, found in kinds.NAMES.items() if found == kind)}"
-        )
-    click.echo(
-        f"\nnetworks: {', '.join(NETWORKS.names)}\n\ntransfers (--selection): {', '.join(TRANSFERS.names)}"
-    )
+        click.echo(f"\n{kind} data: {', '.join(each for each, found in kinds.NAMES.items() if found == kind)}")
+    click.echo(f"\nnetworks: {', '.join(NETWORKS.names)}\n\ntransfers (--selection): {', '.join(TRANSFERS.names)}")
 
 
 def _takes(method: Any, kind: str, data: str) -> bool:
@@ -54,20 +50,10 @@ def _takes(method: Any, kind: str, data: str) -> bool:
 
 
 _SEEDS = click.option(
-    "--seed",
-    "seeds",
-    type=int,
-    multiple=True,
-    default=(1, 2),
-    show_default=True,
-    help="Seeds; may be repeated.",
+    "--seed", "seeds", type=int, multiple=True, default=(1, 2), show_default=True, help="Seeds; may be repeated."
 )
-_ROWS = click.option(
-    "--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]"
-)
-_JOBS = click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time."
-)
+_ROWS = click.option("--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]")
+_JOBS = click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
 _FLAGS = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS...]")
 
 
@@ -104,20 +90,10 @@ def reproduce() -> None:
 
 
 @reproduce.command("fedseit")
+@click.option("--data", "--dataset", "names", multiple=True, help="A data set; may be repeated.  [default: all five]")
+@click.option("--variant", "variants", multiple=True, help="A row of the table; may be repeated.  [default: all]")
 @click.option(
-    "--data", "--dataset", "names", multiple=True, help="A data set; may be repeated.  [default: all five]"
-)
-@click.option(
-    "--variant", "variants", multiple=True, help="A row of the table; may be repeated.  [default: all]"
-)
-@click.option(
-    "--retention",
-    "retentions",
-    type=float,
-    multiple=True,
-    default=(1.0, 0.1),
-    show_default=True,
-    help="lambda_2.",
+    "--retention", "retentions", type=float, multiple=True, default=(1.0, 0.1), show_default=True, help="lambda_2."
 )
 @click.option("--embeddings", metavar="FILE|NAME", help="As for `tffcl run fedseit`.")
 @_SEEDS
@@ -142,9 +118,7 @@ def reproduce_fedseit(
     "--table", "number", type=click.IntRange(1, 4), default=3, show_default=True,
     help="1: masks over clients; 2: choices of MADE; 3: all methods; 4: cut-off of the gates.",
 )  # fmt: skip
-@click.option(
-    "--num-clients", "passed_num-clients", help="As for `tffcl run`; not where a row assigns its tasks."
-)
+@click.option("--num-clients", "passed_num-clients", help="As for `tffcl run`; not where a row assigns its tasks.")
 @_ROWS
 @_SEEDS
 @_passed_on
@@ -209,13 +183,9 @@ def report(run_dirs: tuple[str, ...], markdown: bool, plots: bool, compare: Opti
 
 @tffcl.command()
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on; 0 for a free one.")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 or :: for all."
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 or :: for all.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the worker.  [default: all cores]")
-@click.option(
-    "--check", "address", metavar="HOST:PORT", help="Only ask whether a worker answers there: 0 or 1."
-)
+@click.option("--check", "address", metavar="HOST:PORT", help="Only ask whether a worker answers there: 0 or 1.")
 def worker(port: Optional[int], host: str, threads: Optional[int], address: Optional[str]) -> Optional[int]:
     """Run a TFF worker for `tffcl run ... --runtime remote --workers HOST:PORT,...`, until SIGTERM or Ctrl-C.
 

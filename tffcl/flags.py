@@ -57,29 +57,20 @@ class ExperimentCommand(click.Command):
     """`tffcl run METHOD`: its flags are the options of the experiment that the rest of the command line asks for."""
 
     def __init__(
-        self,
-        reference: str,
-        method: Method,
-        run: Callable[[Any], Any],
-        about: str = "",
-        compare: Sequence[str] = (),
+        self, reference: str, method: Method, run: Callable[[Any], Any], about: str = "", compare: Sequence[str] = ()
     ):
         super().__init__(reference, context_settings=_CONTEXT, help=about or _about(method))
         self.method, self._run, self._compare = method, run, compare
         self._experiment = Experiment(method)
 
-    def make_context(
-        self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
-    ) -> click.Context:
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
         given = {name: values[-1] for name, values in _scanned(args).items()}
         names = _scanned(args).get("method") or self._compare
         self._methods = [registry.beside(self.method, name) for name in names] or [self.method]
         document = _document(given["config"]) if "config" in given else {}
         data, network = (given.get(name, document.get(name)) for name in ("data", "network"))
         self._experiment = Experiment(self._methods[-1], data=data, network=network)
-        self._document = {
-            name: value for name, value in document.items() if name not in ("method", "data", "network")
-        }
+        self._document = {name: value for name, value in document.items() if name not in ("method", "data", "network")}
         return super().make_context(info_name, args, parent, **extra)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -91,9 +82,7 @@ class ExperimentCommand(click.Command):
             _option("--method", _METHOD, "method", "NAME", multiple=True),
             _option("--network", _NETWORK, "network", "NAME|FILE:NAME"),
             _option("--config", "Options from a TOML or JSON file; flags stand over them.", "output", "FILE"),
-            click.Option(
-                ["--print-config"], is_flag=True, help="Print all options as a file for --config, and end."
-            ),
+            click.Option(["--print-config"], is_flag=True, help="Print all options as a file for --config, and end."),
             click.Option(
                 ["--help-all"],
                 is_flag=True,
@@ -160,11 +149,7 @@ def _flag(experiment: Experiment, field: Field, title: str) -> click.Option:
         option = click.Option([*flags, field.name], default=None, is_flag=True, help=text)
     else:
         option = click.Option(
-            [*names, field.name],
-            type=_Value(field),
-            multiple=declared.join,
-            help=text,
-            callback=_joined(declared.join),
+            [*names, field.name], type=_Value(field), multiple=declared.join, help=text, callback=_joined(declared.join)
         )
     only = declared.only
     here = not only or bool(set(only) & {experiment.kind, experiment.scenario})
@@ -207,13 +192,7 @@ def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-_SCANNED = {
-    "--method": "method",
-    "--network": "network",
-    "--config": "config",
-    "--data": "data",
-    "--dataset": "data",
-}
+_SCANNED = {"--method": "method", "--network": "network", "--config": "config", "--data": "data", "--dataset": "data"}
 
 
 def _scanned(args: Sequence[str]) -> dict[str, list[str]]:
@@ -269,9 +248,7 @@ def parse_run(args: Iterable[str]) -> Experiment:
     """
     reference, *flags = args
     found: list[Experiment] = []
-    ExperimentCommand(reference, registry.find_method(reference), found.append).main(
-        flags, standalone_mode=False
-    )
+    ExperimentCommand(reference, registry.find_method(reference), found.append).main(flags, standalone_mode=False)
     return found[0]
 
 
@@ -284,9 +261,7 @@ def run_and_show(experiment: Experiment) -> None:
         reports.show(results.directory)
 
 
-def script(
-    method: str, *, compare: Sequence[str] = ()
-) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+def script(method: str, *, compare: Sequence[str] = ()) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     """Decorator: a function of an experiment becomes a program with the flags of `tffcl run METHOD`.
 
     Args:

@@ -77,9 +77,7 @@ def load_object(reference: str, kind: str = "part") -> Any:
         raise InputError(f"{kind}: expected my_file.py:NAME or package.module:NAME, found {reference!r}")
     where, name = found["where"], found["name"]
     try:
-        module = (
-            _file_module(pathlib.Path(where)) if where.endswith(".py") else importlib.import_module(where)
-        )
+        module = _file_module(pathlib.Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except InputError:
         raise
     except Exception as error:  # whatever the user's code raises

@@ -60,9 +60,7 @@ def open_regular(
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             kind = next((name for test, name in _KINDS if test(status.st_mode)), "no regular file")
-            advice = (
-                "give a file in it" if kind == "a folder" else "copy its content into a file and give that"
-            )
+            advice = "give a file in it" if kind == "a folder" else "copy its content into a file and give that"
             raise error(f"{path}: expected {what} in a regular file, found {kind}; {advice}")
         if max_bytes is not None and status.st_size > max_bytes:
             raise _too_large(path, what, max_bytes, error)

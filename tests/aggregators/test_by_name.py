@@ -10,9 +10,7 @@ import tensorflow_federated as tff
 
 from tffcl import aggregators, errors
 
-_KIND = tff.to_type(
-    OrderedDict(a=tff.TensorType(np.float32, [2]), b=OrderedDict(c=tff.TensorType(np.float32, [None])))
-)
+_KIND = tff.to_type(OrderedDict(a=tff.TensorType(np.float32, [2]), b=OrderedDict(c=tff.TensorType(np.float32, [None]))))
 _CLIENTS = [
     OrderedDict(a=np.array([1.0, 2.0], "f"), b=OrderedDict(c=np.array([5.0], "f"))),
     OrderedDict(a=np.array([4.0, 8.0], "f"), b=OrderedDict(c=np.array([6.0, 7.0], "f"))),
@@ -43,6 +41,4 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(errors.ContractError, match="at least one"):
         aggregators.by_name()
     with pytest.raises(errors.ContractError, match="takes <a,x>, found"):
-        aggregators.by_name(a=tff.aggregators.SumFactory(), x=aggregators.ConcatenationFactory()).create(
-            _KIND
-        )
+        aggregators.by_name(a=tff.aggregators.SumFactory(), x=aggregators.ConcatenationFactory()).create(_KIND)

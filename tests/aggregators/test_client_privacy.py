@@ -132,13 +132,7 @@ def test_tff_says_that_it_spent_the_noise_that_is_accounted_for(quantile, client
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"clip": 0.0},
-        {"noise_multiplier": np.inf},
-        {"clients_per_round": 0},
-        {"quantile": 1.0},
-        {"delta": 0.0},
-    ],
+    [{"clip": 0.0}, {"noise_multiplier": np.inf}, {"clients_per_round": 0}, {"quantile": 1.0}, {"delta": 0.0}],
 )
 def test_numbers_out_of_range_are_one_clear_error(changes):
     (name,) = changes

@@ -10,9 +10,7 @@ import tensorflow_federated as tff
 
 from tffcl import aggregators, errors, runtime
 
-_ROWS = tff.to_type(
-    OrderedDict(vectors=tff.TensorType(np.float32, [None, 2]), label=tff.TensorType(np.int32, [None]))
-)
+_ROWS = tff.to_type(OrderedDict(vectors=tff.TensorType(np.float32, [None, 2]), label=tff.TensorType(np.int32, [None])))
 
 
 def _rows(count: int, start: int) -> OrderedDict:

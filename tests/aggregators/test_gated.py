@@ -57,10 +57,7 @@ def test_what_a_robust_aggregator_leaves_of_one_update_that_is_far_from_all_othe
     rows = [*honest, -size * np.ones(SIZE)]
     updates = [OrderedDict(delta=row.astype(np.float32), sent=np.ones(SIZE, bool)) for row in rows]
     apart = {}
-    for name, inner in {
-        "mean": tff.aggregators.MeanFactory(),
-        "robust": tff.learning.robust_aggregator(),
-    }.items():
+    for name, inner in {"mean": tff.aggregators.MeanFactory(), "robust": tff.learning.robust_aggregator()}.items():
         process = aggregators.gated(inner).create(UPDATE_TYPE, tff.TensorType(np.float32))
         result = process.next(process.initialize(), updates, [1.0] * 10).result
         apart[name] = np.linalg.norm(result - honest.mean(0)) / np.linalg.norm(honest.mean(0))

@@ -12,9 +12,7 @@ pytestmark = pytest.mark.usefixtures("tff_context")
 
 
 def update_type(size: int) -> tff.Type:
-    return tff.to_type(
-        OrderedDict(delta=tff.TensorType(np.float32, [size]), sent=tff.TensorType(np.bool_, [size]))
-    )
+    return tff.to_type(OrderedDict(delta=tff.TensorType(np.float32, [size]), sent=tff.TensorType(np.bool_, [size])))
 
 
 def update(delta, sent) -> OrderedDict:

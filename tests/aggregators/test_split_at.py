@@ -46,9 +46,7 @@ def test_weights_reach_the_rest_alone_and_a_gate_goes_around_both():
     np.testing.assert_allclose(result, [4, 0, 2, 4, 6.5])
 
 
-@pytest.mark.parametrize(
-    "wrong", [(np.float32, [2]), (np.int32, [5]), (np.float32, [None]), (np.float32, [5, 1])]
-)
+@pytest.mark.parametrize("wrong", [(np.float32, [2]), (np.int32, [5]), (np.float32, [None]), (np.float32, [5, 1])])
 def test_another_type_of_value_is_one_clear_error(wrong):
     factory = aggregators.split_at(2, tff.aggregators.SumFactory(), tff.aggregators.SumFactory())
     with pytest.raises(errors.ContractError, match=r"split_at: takes float32\[n\] with n above 2, found"):

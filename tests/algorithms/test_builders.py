@@ -166,9 +166,7 @@ def _right(small, builder):
     }
     parameters = inspect.signature(builder).parameters.values()
     return {
-        one.name: right[one.name]
-        for one in parameters
-        if one.default is one.empty and one.kind is not one.VAR_KEYWORD
+        one.name: right[one.name] for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD
     }
 
 
@@ -196,10 +194,7 @@ def test_what_is_often_given_is_answered_with_what_to_give(small):
         ({"network": model}, ("network: expected Network, found Sequential", "KerasNetwork(model)")),
         ({"server_optimizer": keras.optimizers.Adam()}, ("server_optimizer", "found Adam", "build_adam")),
         ({"aggregator": privacy}, ("aggregator", "found ClientPrivacy", ".factory()")),
-        (
-            {"aggregator": tff.aggregators.MeanFactory},
-            ("aggregator", "the class MeanFactory", "MeanFactory()"),
-        ),
+        ({"aggregator": tff.aggregators.MeanFactory}, ("aggregator", "the class MeanFactory", "MeanFactory()")),
         ({"seed": 1.5}, ("seed: expected a whole number, found float",)),
         ({"training": None, "seed": None}, ("seed: expected a whole number, found None",)),
         ({"seed": "1"}, ("seed: expected a whole number, found str",)),

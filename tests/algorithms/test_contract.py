@@ -102,9 +102,7 @@ class Counted:
 
             return train
 
-        patches = [
-            mock.patch.object(kind, "train", counting(kind.train)) for kind in (DecomposedWork, PlainWork)
-        ]
+        patches = [mock.patch.object(kind, "train", counting(kind.train)) for kind in (DecomposedWork, PlainWork)]
         with patches[0], patches[1]:
             self.process = build(small, training=small.training(), seed=11)
         self.work = self.process.task_view.__self__
@@ -153,9 +151,7 @@ class ThroughTff:
         train = [examples(self.work, self.small, sizes[c], 10 * seed + c) for c in clients]
         held_out = [examples(self.work, self.small, 3, 10 * seed + c + 5) for c in clients]
         parts = [self.prepared(clients, each) for each in (train, held_out)]
-        return [
-            OrderedDict(context=self.context(), train=one, validation=other) for one, other in zip(*parts)
-        ]
+        return [OrderedDict(context=self.context(), train=one, validation=other) for one, other in zip(*parts)]
 
     def round(self, sizes, seed):
         reads = self.process.next.type_signature.parameter[1]
@@ -175,9 +171,7 @@ class ThroughTff:
         """Scores of every client for every task."""
         pairs = [(client, task) for client in range(CLIENTS) for task in range(tasks)]
         views = [self.process.task_view(self.states[client], task) for client, task in pairs]
-        test = self.prepared(
-            range(CLIENTS), [examples(self.work, self.small, 4, seed + c) for c in range(CLIENTS)]
-        )
+        test = self.prepared(range(CLIENTS), [examples(self.work, self.small, 4, seed + c) for c in range(CLIENTS)])
         data = [OrderedDict(context=self.context(), examples=test[client]) for client, _ in pairs]
         return self.process.evaluate(self.server, views, data)
 
@@ -191,9 +185,7 @@ class ByHand(ThroughTff):
         self.run = small.compiled(self.work)
         shared = tf.constant(self.shared)
         self.states = [
-            small.numpy(
-                self.work.initialize_client(shared, self.work.initialize_plan(), tf.constant([5, client]))
-            )
+            small.numpy(self.work.initialize_client(shared, self.work.initialize_plan(), tf.constant([5, client])))
             for client in range(CLIENTS)
         ]
 
@@ -208,9 +200,7 @@ class ByHand(ThroughTff):
     def begin(self, incoming):
         self.incoming, small = incoming, self.small
         self.states = [
-            small.numpy(
-                self.work.begin_task(small.tensors(state), tf.constant(self.shared), self.rows(client))
-            )
+            small.numpy(self.work.begin_task(small.tensors(state), tf.constant(self.shared), self.rows(client)))
             for client, state in enumerate(self.states)
         ]
 
@@ -318,15 +308,7 @@ def test_types(built):
     assert set(entries(process.next.type_signature.result[1])) == set(built.work.train_writes)
     assert {"count", "loss", "correct"} == set(entries(process.evaluate.type_signature.result))
     reported = set(entries(process.next.type_signature.result[2]))
-    assert {
-        "loss",
-        "validation_loss",
-        "epochs",
-        "examples",
-        "sent",
-        "non_finite",
-        "learning_rate",
-    } <= reported
+    assert {"loss", "validation_loss", "epochs", "examples", "sent", "non_finite", "learning_rate"} <= reported
     assert entries(process.end_task.type_signature.result[1])["knowledge"].shape == (process.knowledge_size,)
 
 

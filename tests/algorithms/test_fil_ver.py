@@ -61,9 +61,7 @@ class Data:
         if self._odd is not None and (client, task) == (1, 0):
             return self._odd
         here = client in self._enrollment.active(task)
-        train, test = (
-            rehearsing.examples(count * here, seed=(client, task, count)) for count in (9 + client, 20)
-        )
+        train, test = (rehearsing.examples(count * here, seed=(client, task, count)) for count in (9 + client, 20))
         none = OrderedDict((name, values[:0]) for name, values in train.items())
         return ClientTask({}, train, none, {}, test, rehearsing.CLASSES)
 
@@ -158,9 +156,7 @@ def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
     rows = [len(state["finalizer"]["memory"]["label"]) for state in states]
     assert measured["finalizer/rehearsal/rows"] == rows
     assert all(0 < loss < 5 for loss in measured["finalizer/rehearsal/loss"])
-    assert (
-        measured["finalizer/rehearsal/rejected"] == measured["finalizer/update/rejected"] == [0] * len(states)
-    )
+    assert measured["finalizer/rehearsal/rejected"] == measured["finalizer/update/rejected"] == [0] * len(states)
     # What is sent is counted: 2 examples a client and round, for as long as the client is there.
     row = 4 * (memory["vectors"].shape[1] + 3)
     size = 4 * states[0]["shared"].size
@@ -255,9 +251,7 @@ def _tensors(kind):
         yield from _tensors(child)
 
 
-def test_built_anew_it_gives_the_same_and_one_trace_serves_every_task_and_any_number_of_clients(
-    plain, monkeypatch
-):
+def test_built_anew_it_gives_the_same_and_one_trace_serves_every_task_and_any_number_of_clients(plain, monkeypatch):
     traces = collections.Counter()
 
     def counted(where, name):
@@ -301,9 +295,7 @@ def test_other_parts_may_be_chosen(plain):
     # The seed draws the first classifier, and the server's optimizer has moments.
     first, other = (process.initialize() for process in (_built(), _built(**OTHER_PARTS)))
     assert not np.array_equal(first["shared"], other["shared"])
-    assert {np.shape(leaf) for leaf in tf.nest.flatten(other["finalizer"]["inner"])} >= {
-        other["shared"].shape
-    }
+    assert {np.shape(leaf) for leaf in tf.nest.flatten(other["finalizer"]["inner"])} >= {other["shared"].shape}
     assert {np.shape(leaf) for leaf in tf.nest.flatten(first["finalizer"]["inner"])} <= {()}
 
 
@@ -354,9 +346,7 @@ def _odd(count=5, label=None, classes=rehearsing.CLASSES, **changes):
     )
 
 
-@pytest.mark.parametrize(
-    "odd", [_odd(label=2), _odd(count=1), _odd(x=np.full([5, rehearsing.INPUTS], 1e6, "f"))]
-)
+@pytest.mark.parametrize("odd", [_odd(label=2), _odd(count=1), _odd(x=np.full([5, rehearsing.INPUTS], 1e6, "f"))])
 def test_a_client_with_one_class_or_one_example_or_huge_ones_takes_part(odd):
     results, states = _run(_built(), rounds=1, data=Data(odd=odd))
     assert np.isfinite(_weights(states)).all()
@@ -381,9 +371,7 @@ def test_data_that_cannot_be_used_are_named(odd, message):
 
 
 def test_an_enrollment_of_another_shape():
-    with pytest.raises(
-        errors.InputError, match="is for 3 clients x 2 tasks, but the data has 3 clients x 3 tasks"
-    ):
+    with pytest.raises(errors.InputError, match="is for 3 clients x 2 tasks, but the data has 3 clients x 3 tasks"):
         _run(_built(), Enrollment.full(3, 2), data=Data())
 
 

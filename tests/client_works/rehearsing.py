@@ -23,9 +23,7 @@ def model(variational=True, hidden=(), **options):
     return RehearsalModel(encoder(variational), MLP(SIZE, CLASSES, hidden), **options)
 
 
-def work(
-    variational=True, sharing="none", send_per_round=4, training=None, hidden=(), privacy=None, **options
-):
+def work(variational=True, sharing="none", send_per_round=4, training=None, hidden=(), privacy=None, **options):
     parts = {name: options.pop(name) for name in ("initial", "memory_encoder") if name in options}
     made = model(variational, hidden, **parts)
     told = Sharing(made.encoder.encoder, sharing, send_per_round, privacy)

@@ -17,9 +17,7 @@ TOKENS = np.random.default_rng(5).integers(1, V, 997).astype(np.int32)
 
 
 def config(dropout=0.0):
-    return TextCNNConfig(
-        embedding_size=D, max_classes=CLASSES, kernel_sizes=SIZES, num_filters=F, dropout=dropout
-    )
+    return TextCNNConfig(embedding_size=D, max_classes=CLASSES, kernel_sizes=SIZES, num_filters=F, dropout=dropout)
 
 
 def network(aligned=False, places=PLACES, dropout=0.0):
@@ -194,8 +192,7 @@ def logits(kernel, local, attention, foreign, tokens, vectors, aligned):
         extracted = []
         for index, width in enumerate(SIZES):
             z = [
-                pooled(attention[i, index] * split_kernel(a)[index], 0, tokens, vectors)
-                for i, a in enumerate(foreign)
+                pooled(attention[i, index] * split_kernel(a)[index], 0, tokens, vectors) for i, a in enumerate(foreign)
             ]
             z += [np.zeros((len(tokens), F))] * (len(attention) - len(foreign))
             extracted.append(np.concatenate(z, 1) @ local[f"foreign_projection_{width}"])

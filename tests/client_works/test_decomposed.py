@@ -61,9 +61,7 @@ def test_a_task_begins_with_the_base_divided(small):
     # A round starts from the server's entries, and from its own where there are none.
     after, _, _, _ = runner.train(state, runner.data(0, foreign=foreign), theirs)
     np.testing.assert_array_equal(after["base"], own)  # without examples nothing is taken
-    np.testing.assert_array_equal(
-        runner.work._exchange.base_in(tf.constant(own), tf.constant(theirs)), expected
-    )
+    np.testing.assert_array_equal(runner.work._exchange.base_in(tf.constant(own), tf.constant(theirs)), expected)
 
 
 def test_the_end_of_a_task_keeps_all_that_it_needs(small):
@@ -140,9 +138,7 @@ def test_an_update_is_what_changed_where_it_is_sent(small, fedweit):
     after, update, weight, metrics = fedweit.train({**state, "mask_logits": masks}, data)
     opened = small.spread(masks) > 0
     np.testing.assert_array_equal(update["sent"], opened)
-    np.testing.assert_allclose(
-        update["delta"], np.where(opened, after["base"] - fedweit.shared, 0), atol=1e-7
-    )
+    np.testing.assert_allclose(update["delta"], np.where(opened, after["base"] - fedweit.shared, 0), atol=1e-7)
     assert weight == 8
     assert metrics["sent"] == opened.sum()
     np.testing.assert_allclose(metrics["open_gates"], 4 / 6, rtol=1e-6)
@@ -254,21 +250,13 @@ def test_the_objective_is_equation_five(small, form, aligned, tasks):
     local = {k: v.numpy() for k, v in runner.work.network.local.split(values["local"]).items()}
     batch = small.examples(8)
     scores = small.logits(
-        kernel,
-        local,
-        values["attention"],
-        foreign,
-        small.documents(batch),
-        small.context()["vectors"],
-        aligned,
+        kernel, local, values["attention"], foreign, small.documents(batch), small.context()["vectors"], aligned
     )
     loss = small.cross_entropies(scores, batch["label"]).mean()
     expected = loss + 0.02 * (small.sigmoid(values["mask_logits"]).sum() + np.abs(values["adaptive"]).sum())
     if form == "gradient":
         for i, past in enumerate(values["past_adaptive"]):
-            drift = (
-                small.theta(values["base"], state["past_mask_logits"][i], past) - state["past_reference"][i]
-            )
+            drift = small.theta(values["base"], state["past_mask_logits"][i], past) - state["past_reference"][i]
             expected += 0.7 * (drift**2).sum() + 0.02 * np.abs(past).sum()
     np.testing.assert_allclose(found_loss, loss, rtol=1e-4)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
@@ -363,9 +351,7 @@ def test_each_task_is_evaluated_with_its_own_parts(small, form, aligned):
     state = randomised(runner, 2, foreign=foreign)
     for task in range(3):
         past = task < 2
-        own = {
-            n: state[f"past_{n}"][task] if past else state[n] for n in ("mask_logits", "attention", "local")
-        }
+        own = {n: state[f"past_{n}"][task] if past else state[n] for n in ("mask_logits", "attention", "local")}
         adaptive = state["past_adaptive"][task] if past else state["adaptive"]
         if past and form == "closed_form":
             left = state["past_reference"][task] - small.theta(state["base"], own["mask_logits"], 0)
@@ -374,23 +360,13 @@ def test_each_task_is_evaluated_with_its_own_parts(small, form, aligned):
             adaptive = np.where(np.abs(adaptive) > lam, adaptive, 0)
         kernel = small.theta(state["base"], own["mask_logits"], adaptive)
         if not aligned:
-            kernel = kernel + (
-                state["past_foreign"][task] if past else weighted(small, own["attention"], foreign)
-            )
+            kernel = kernel + (state["past_foreign"][task] if past else weighted(small, own["attention"], foreign))
         local = {k: v.numpy() for k, v in runner.work.network.local.split(own["local"]).items()}
         scores = small.logits(
-            kernel,
-            local,
-            own["attention"],
-            foreign,
-            small.documents(batch),
-            small.context()["vectors"],
-            aligned,
+            kernel, local, own["attention"], foreign, small.documents(batch), small.context()["vectors"], aligned
         )
         found = runner.evaluate(state, task, data)
-        np.testing.assert_allclose(
-            found["loss"], small.cross_entropies(scores, batch["label"]).sum(), rtol=1e-4
-        )
+        np.testing.assert_allclose(found["loss"], small.cross_entropies(scores, batch["label"]).sum(), rtol=1e-4)
         assert found["correct"] == (scores.argmax(1) == batch["label"]).sum()
         assert found["count"] == 4
 

@@ -37,9 +37,7 @@ def begun(work, foreign=None, key=(1, 2)):
 
 def trained(work, shared, state, round_num=0):
     reads = {name: state[name] for name in work.train_reads}
-    changed, update, weight, metrics = work.trainer().python_function(
-        reads, shared, data(), tf.constant(round_num)
-    )
+    changed, update, weight, metrics = work.trainer().python_function(reads, shared, data(), tf.constant(round_num))
     return {**state, **changed}, update, weight, metrics
 
 
@@ -96,10 +94,7 @@ def test_losses_of_a_view_are_those_of_the_network():
     state, *_ = trained(work, shared, state)
     view = work.task_view({name: np.asarray(value) for name, value in state.items()}, 0)
     found = work.evaluate(
-        {name: tf.convert_to_tensor(value) for name, value in view.items()},
-        shared,
-        data()["context"],
-        data()["train"],
+        {name: tf.convert_to_tensor(value) for name, value in view.items()}, shared, data()["context"], data()["train"]
     )
     pruned = np.where(np.abs(state["adaptive"]) > 1e-3, state["adaptive"], 0)
     gates = 1 / (1 + np.exp(-state["mask_logits"].numpy()))

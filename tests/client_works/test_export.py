@@ -16,8 +16,7 @@ D, V, C, PLACES = 5, 9, 4, 3
 CONFIG = TextCNNConfig(embedding_size=D, max_classes=C, kernel_sizes=(2, 3), num_filters=3)
 # Full, short, empty, unknown words only, and shorter than the widest filter.
 TOKENS = np.array(
-    [[2, 3, 4, 5, 6], [7, 8, 7, 8, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 0], [5, 0, 0, 0, 0], [8, 6, 4, 2, 2]],
-    np.int32,
+    [[2, 3, 4, 5, 6], [7, 8, 7, 8, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 0], [5, 0, 0, 0, 0], [8, 6, 4, 2, 2]], np.int32
 )
 NETWORKS = {
     "fedweit": lambda: TextCNN(CONFIG, PLACES),
@@ -52,9 +51,7 @@ def _foreign(work, entries, seed):
 
 def _client(work, entries):
     """A client in its second task, and the foreign adaptives of both: `entries` of them each."""
-    state = dict(
-        work.initialize_client(work.initialize_shared(), work.initialize_plan(), tf.constant([1, 2]))
-    )
+    state = dict(work.initialize_client(work.initialize_shared(), work.initialize_plan(), tf.constant([1, 2])))
     foreign = [_foreign(work, entries, seed) for seed in (10, 11)]
     shared = work.initialize_shared()
     state = _randomised(dict(work.begin_task(state, shared, tf.constant(foreign[0]))), 1)

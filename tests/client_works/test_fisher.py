@@ -41,9 +41,7 @@ def fisher(network, kernels, local, plan, context, examples, key=KEY, most=100, 
 @pytest.fixture(name="text")
 def _text(small):
     network, rng = small.network(places=0, dropout=0.5), np.random.default_rng(0)
-    kernels, local = (
-        0.3 * rng.normal(size=part.size).astype("f") for part in (network.kernels, network.local)
-    )
+    kernels, local = (0.3 * rng.normal(size=part.size).astype("f") for part in (network.kernels, network.local))
     return network, kernels, tf.constant(local), small.tensors(small.context())
 
 

@@ -32,11 +32,7 @@ class Recorder:
 
         @tf.function(
             autograph=False,
-            input_signature=[
-                tf.TensorSpec([None], tf.int32),
-                tf.TensorSpec([4]),
-                tf.TensorSpec([2], tf.int32),
-            ],
+            input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([4]), tf.TensorSpec([2], tf.int32)],
         )
         def run(numbers, schedule, key):
             return loop.run(self._loss, self._validation, tf.size(numbers), schedule, key)
@@ -72,9 +68,7 @@ def epochs_of(batches, count):
     return [flat[i : i + count] for i in range(0, len(flat), count)]
 
 
-recorder_of = functools.lru_cache(maxsize=None)(
-    Recorder
-)  # traced once for every test that takes the settings
+recorder_of = functools.lru_cache(maxsize=None)(Recorder)  # traced once for every test that takes the settings
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(7, [3, 3, 1]), (6, [3, 3]), (2, [2]), (1, [1])])
@@ -116,9 +110,7 @@ def test_no_examples_is_no_step_and_no_change():
 
 
 def test_without_validation_neither_decay_nor_early_stop():
-    recorder = Recorder(
-        LocalTraining(num_epochs=20, batch_size=8, patience=1, max_decays=0), validation=[NAN]
-    )
+    recorder = Recorder(LocalTraining(num_epochs=20, batch_size=8, patience=1, max_decays=0), validation=[NAN])
     schedule, metrics, _ = recorder.run(4)
     assert metrics["epochs"] == 20
     np.testing.assert_array_equal(schedule, fresh_schedule(LocalTraining()))
@@ -154,9 +146,7 @@ def scripts():
 @pytest.mark.parametrize("script", list(scripts()))
 @pytest.mark.parametrize(("patience", "max_decays"), [(1, 2), (3, 1), (2, 0)])
 def test_schedule_over_three_rounds_is_that_of_a_simulation(script, patience, max_decays):
-    config = LocalTraining(
-        num_epochs=10, batch_size=4, learning_rate=0.9, patience=patience, max_decays=max_decays
-    )
+    config = LocalTraining(num_epochs=10, batch_size=4, learning_rate=0.9, patience=patience, max_decays=max_decays)
     recorder = recorder_of(config)
     recorder.script.assign(script)
     recorder.asked.assign(0)

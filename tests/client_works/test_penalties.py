@@ -70,11 +70,7 @@ def _past(small):
 def test_the_state_does_not_grow_with_the_tasks(past):
     runner, state, _ = past
     size = runner.work.network.kernels.size
-    assert [state[name].shape for name in ("ewc_fisher", "ewc_centre", "ewc_constant")] == [
-        (size,),
-        (size,),
-        (),
-    ]
+    assert [state[name].shape for name in ("ewc_fisher", "ewc_centre", "ewc_constant")] == [(size,), (size,), ()]
     assert runner.work.shared_type.shape == (size,)
     assert runner.work.train_writes == ("schedule", "local")
 

@@ -11,9 +11,7 @@ from tffcl.client_works import Phase, PlainWork, Proximal
 
 @pytest.fixture(name="runner", scope="module")
 def _runner(small):
-    return small.Runner(
-        PlainWork(small.network(places=0), small.training(num_epochs=1, batch_size=64), seed=3)
-    )
+    return small.Runner(PlainWork(small.network(places=0), small.training(num_epochs=1, batch_size=64), seed=3))
 
 
 def test_one_step_moves_kernels_and_local_parts(small, runner):
@@ -38,9 +36,7 @@ def test_gradient_steps_by_hand(small):
     state, batch, vectors = runner.begin(runner.start()), small.examples(3), small.context()["vectors"]
 
     def loss(base, local):
-        parts = {
-            k: v.numpy() for k, v in runner.work.network.local.split(tf.constant(local.astype("f"))).items()
-        }
+        parts = {k: v.numpy() for k, v in runner.work.network.local.split(tf.constant(local.astype("f"))).items()}
         scores = small.logits(base, parts, None, (), small.documents(batch), vectors, aligned=False)
         return small.cross_entropies(scores, batch["label"]).mean()
 
@@ -69,13 +65,9 @@ def test_old_tasks_are_evaluated_with_the_newest_kernels(small, runner):
     newest, batch = rng.normal(size=runner.shared.shape).astype("f"), small.examples(4, seed=100)
     for task, local in enumerate((first, second)):
         parts = {k: v.numpy() for k, v in runner.work.network.local.split(tf.constant(local)).items()}
-        scores = small.logits(
-            newest, parts, None, (), small.documents(batch), small.context()["vectors"], False
-        )
+        scores = small.logits(newest, parts, None, (), small.documents(batch), small.context()["vectors"], False)
         found = runner.evaluate(state, task, data, shared=newest)
-        np.testing.assert_allclose(
-            found["loss"], small.cross_entropies(scores, batch["label"]).sum(), rtol=1e-4
-        )
+        np.testing.assert_allclose(found["loss"], small.cross_entropies(scores, batch["label"]).sum(), rtol=1e-4)
         assert found["correct"] == (scores.argmax(1) == batch["label"]).sum()
 
 

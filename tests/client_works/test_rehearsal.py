@@ -13,11 +13,7 @@ from tffcl.client_works import EWC, EmbeddingPrivacy, FedCurv, LocalTraining, Pr
 from tffcl.models import MLP
 
 WHOLE = LocalTraining(
-    num_epochs=3,
-    batch_size=1000,
-    learning_rate=0.5,
-    patience=0,
-    optimizer=tff.learning.optimizers.build_sgdm(0.5),
+    num_epochs=3, batch_size=1000, learning_rate=0.5, patience=0, optimizer=tff.learning.optimizers.build_sgdm(0.5)
 )
 
 
@@ -29,17 +25,13 @@ def _first(runner, count=10, seed=0):
 def _by_hand(shared, z, labels, steps=3, rate=0.5, proximal=0.0):
     weights = shared.astype(np.float64)
     for _ in range(steps):
-        weights = weights - rate * (
-            rehearsing.softmax_gradient(weights, z, labels) + proximal * (weights - shared)
-        )
+        weights = weights - rate * (rehearsing.softmax_gradient(weights, z, labels) + proximal * (weights - shared))
     return weights
 
 
 @pytest.mark.parametrize("proximal", [0.0, 0.7])
 def test_a_round_is_gradient_descent_on_the_new_task_and_all_memories(proximal):
-    runner = rehearsing.Runner(
-        rehearsing.work(False, training=WHOLE, client_memory=6, penalty=Proximal(proximal))
-    )
+    runner = rehearsing.Runner(rehearsing.work(False, training=WHOLE, client_memory=6, penalty=Proximal(proximal)))
     old = _first(runner)
     update, weight, _ = runner.train(old)
     z, labels = old["stats"].numpy(), old["label"].numpy()
@@ -63,9 +55,7 @@ def test_embeddings_are_sampled_anew_at_each_use():
     for log_scale, differ in ((-1.0, True), (-10.0, False)):
         runner = rehearsing.Runner(rehearsing.work(training=WHOLE))
         train = _first(runner)
-        train["stats"] = tf.concat(
-            [train["stats"][:, : rehearsing.SIZE], tf.fill([10, rehearsing.SIZE], log_scale)], 1
-        )
+        train["stats"] = tf.concat([train["stats"][:, : rehearsing.SIZE], tf.fill([10, rehearsing.SIZE], log_scale)], 1)
         deltas = [runner.train(train)[0]["delta"].numpy() for _ in range(2)]
         assert np.allclose(*deltas, atol=1e-3) != differ
 
@@ -128,9 +118,7 @@ def test_memories_may_come_from_another_encoder():
     runner.end(train)
     expected = other.encode({}, {"x": tf.constant(raw["x"])}).numpy()
     assert {tuple(row) for row in runner.state["memory_vectors"].numpy()} == {tuple(row) for row in expected}
-    np.testing.assert_array_equal(
-        train["stats"], rehearsing.encoder().encode({}, {"x": tf.constant(raw["x"])})
-    )
+    np.testing.assert_array_equal(train["stats"], rehearsing.encoder().encode({}, {"x": tf.constant(raw["x"])}))
 
 
 def test_prepared_statistics_are_the_frozen_encoders():
@@ -252,19 +240,10 @@ def test_a_first_classifier_may_be_given():
 def test_what_does_not_fit_is_said():
     encoder = rehearsing.encoder()
     for bad, match in (
-        (
-            lambda: RehearsalModel(encoder, MLP(7, 2)),
-            "classifier: takes 7 inputs, the encoder gives embeddings of 3",
-        ),
+        (lambda: RehearsalModel(encoder, MLP(7, 2)), "classifier: takes 7 inputs, the encoder gives embeddings of 3"),
         (lambda: rehearsing.model(initial=np.zeros(3, "f")), r"initial: expected float32\[16\], all finite"),
-        (
-            lambda: rehearsing.model(memory_encoder=rehearsing.encoder(False)),
-            "memory_encoder: gives 3 numbers",
-        ),
-        (
-            lambda: rehearsing.work(client_memory=-1),
-            "client_memory: expected a number that is not negative, found -1",
-        ),
+        (lambda: rehearsing.model(memory_encoder=rehearsing.encoder(False)), "memory_encoder: gives 3 numbers"),
+        (lambda: rehearsing.work(client_memory=-1), "client_memory: expected a number that is not negative, found -1"),
         (lambda: rehearsing.work(task_memory=-1), "task_memory: expected a number that is not negative"),
         (lambda: rehearsing.work(penalty=FedCurv(1.0)), "FedCurv has the server keep sums over clients"),
     ):
@@ -280,10 +259,7 @@ def test_ewc_holds_the_classifier_where_its_embeddings_say_that_it_matters():
     z, labels = np.asarray(task["stats"]), np.asarray(task["label"])
     weights = runner.shared.numpy()
     by_hand = np.mean(
-        [
-            np.square(rehearsing.softmax_gradient(weights, z[row : row + 1], labels[row : row + 1]))
-            for row in range(4)
-        ],
+        [np.square(rehearsing.softmax_gradient(weights, z[row : row + 1], labels[row : row + 1])) for row in range(4)],
         axis=0,
     )
     np.testing.assert_allclose(runner.state["ewc_fisher"], by_hand, rtol=1e-4, atol=1e-7)

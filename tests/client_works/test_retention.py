@@ -47,9 +47,7 @@ def test_closed_form_without_retention(past):
 @pytest.mark.parametrize("form", ["closed_form", "gradient"])
 def test_no_past_tasks(form):
     empty = tf.zeros([0, 7])
-    solved = build_retention(form, 0.1, 1.0).past_adaptives(
-        LAYOUT, tf.ones([7]), tf.zeros([0, 5]), empty, empty
-    )
+    solved = build_retention(form, 0.1, 1.0).past_adaptives(LAYOUT, tf.ones([7]), tf.zeros([0, 5]), empty, empty)
     assert solved.shape == [0, 7]
 
 

@@ -81,9 +81,7 @@ def test_labels_take_turns():
 def test_clients_and_tasks_draw_apart():
     mean, log_scale, label = _statistics(9)
     values = np.concatenate([mean, log_scale], 1)
-    one, other = (
-        _sent(_sharing(send=9), values, label, key=tf.constant(key))["vectors"] for key in ([3, 4], [3, 5])
-    )
+    one, other = (_sent(_sharing(send=9), values, label, key=tf.constant(key))["vectors"] for key in ([3, 4], [3, 5]))
     assert not np.isclose(np.sort(one, 0), np.sort(other, 0)).any()
 
 
@@ -106,10 +104,7 @@ def test_privacy_stands_on_every_vector_and_is_drawn_once():
 def test_what_does_not_fit_is_said():
     variational, plain = rehearsing.encoder().encoder, rehearsing.encoder(False).encoder
     for bad, match in (
-        (
-            lambda: Sharing(variational, "raw"),
-            "sharing must be one of none, sampled, stats, embeddings; got 'raw'",
-        ),
+        (lambda: Sharing(variational, "raw"), "sharing must be one of none, sampled, stats, embeddings; got 'raw'"),
         (lambda: Sharing(variational, "embeddings"), "'embeddings' does not go with a variational encoder"),
         (lambda: Sharing(plain, "sampled"), "'sampled' does not go with a deterministic encoder"),
         (lambda: Sharing(plain, "stats"), "'stats' does not go with a deterministic encoder"),

@@ -104,9 +104,7 @@ def test_splits_that_are_there(tmp_path, place):
 
 def test_wrong_width_and_missing_files(tmp_path):
     assert not available("adult", tmp_path)
-    with pytest.raises(
-        DatasetError, match=r"adult: no adult.train.data, .*/DEBD .*known sets are adult, connect4"
-    ):
+    with pytest.raises(DatasetError, match=r"adult: no adult.train.data, .*/DEBD .*known sets are adult, connect4"):
         load_binary("adult", tmp_path)
     (tmp_path / "adult.train.data").write_text("0,1\n")
     assert available("adult", tmp_path)

@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 
 from tffcl import datasets
-from tffcl.datasets import (
-    BinaryDataset,
-    BinaryVectors,
-    ImageDataset,
-    join_vectors,
-    vectors_of_images,
-    vectors_of_sets,
-)
+from tffcl.datasets import BinaryDataset, BinaryVectors, ImageDataset, join_vectors, vectors_of_images, vectors_of_sets
 from tffcl.errors import DatasetError, InputError
 
 
@@ -31,9 +24,7 @@ def test_images_row_by_row():
     data = images(max_value=16)
     vectors = vectors_of_images(data, 0.25)
     for found, pictures in ((vectors.train_x, data.train_images), (vectors.test_x, data.test_images)):
-        assert found.tolist() == [
-            [int(v > 4) for row in picture for v in row] for picture in pictures.tolist()
-        ]
+        assert found.tolist() == [[int(v > 4) for row in picture for v in row] for picture in pictures.tolist()]
     assert vectors.train_labels.tolist() == [0, 1, 0, 1, 0]
     assert (vectors.width, vectors.widths, vectors.label_names) == (6, (6, 6), ("a", "b"))
 
@@ -51,10 +42,7 @@ def test_stochastic_images():
 
 
 def test_two_sets_joined():
-    digits, letters = (
-        vectors_of_images(images("digits")),
-        vectors_of_images(images("letters", (2, 4), ("x", "y"))),
-    )
+    digits, letters = (vectors_of_images(images("digits")), vectors_of_images(images("letters", (2, 4), ("x", "y"))))
     joined = join_vectors(digits, letters)
     assert (joined.name, joined.width, joined.widths) == ("digits+letters", 8, (6, 6, 8, 8))
     assert joined.label_names == ("digits a", "digits b", "letters x", "letters y")
@@ -67,19 +55,12 @@ def test_two_sets_joined():
 
 
 def test_pooled_sets_keep_every_row_once():
-    sets = [
-        binary_set("p", 12, train=20, valid=10, test=5),
-        binary_set("q", 9, valid=14),
-        binary_set("r", 15, test=7),
-    ]
+    sets = [binary_set("p", 12, train=20, valid=10, test=5), binary_set("q", 9, valid=14), binary_set("r", 15, test=7)]
     vectors = vectors_of_sets(sets)
     assert (vectors.width, vectors.widths, vectors.label_names) == (15, (12, 9, 15), ("p", "q", "r"))
     for label, one in enumerate(sets):
         rows = np.concatenate(list(one.splits.values()))
-        train, test = (
-            vectors.train_x[vectors.train_labels == label],
-            vectors.test_x[vectors.test_labels == label],
-        )
+        train, test = (vectors.train_x[vectors.train_labels == label], vectors.test_x[vectors.test_labels == label])
         assert len(test) == round(len(rows) / 7)
         padded = [bytes(row) + bytes(15 - one.width) for row in rows]
         assert sorted(map(bytes, [*train, *test])) == sorted(padded)

@@ -21,9 +21,7 @@ def test_images_by_hand(tmp_path, name, zipped):
     path.write_bytes(gzip.compress(IMAGES, mtime=0) if zipped else IMAGES)
     images = read_idx(path, 3)
     assert images.dtype == np.uint8
-    assert images.tolist() == [
-        [[12 * n + 4 * row + column for column in range(4)] for row in range(3)] for n in (0, 1)
-    ]
+    assert images.tolist() == [[[12 * n + 4 * row + column for column in range(4)] for row in range(3)] for n in (0, 1)]
     with pytest.raises(ValueError, match="read-only"):
         images[0, 0, 0] = 1
 

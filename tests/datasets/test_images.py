@@ -40,9 +40,7 @@ def test_mnist_is_not_taken_for_fashion_mnist(tmp_path):
     assert len(load_images("mnist", tmp_path / "mnist").train_images) == 3
     for folder in (tmp_path, tmp_path / "mnist"):
         assert not available("fashion-mnist", folder)
-        with pytest.raises(
-            DatasetError, match=r"not found together in .*fashion-mnist; get them from .*'digits'"
-        ):
+        with pytest.raises(DatasetError, match=r"not found together in .*fashion-mnist; get them from .*'digits'"):
             load_images("fashion-mnist", folder)
 
 
@@ -65,9 +63,7 @@ def test_a_label_out_of_range(tmp_path, kind, label, span):
     for part in ("train", "test"):
         labels = [1, label if part == "test" else 1]
         idx.write_part(tmp_path, f"emnist-{kind}-{part}", idx.random_images(2, 2, 2), labels)
-    with pytest.raises(
-        DatasetError, match=rf"-test-labels-idx1-ubyte.gz: label {label} at row 1; expected {span}"
-    ):
+    with pytest.raises(DatasetError, match=rf"-test-labels-idx1-ubyte.gz: label {label} at row 1; expected {span}"):
         load_images(f"emnist-{kind}", tmp_path)
 
 
@@ -75,9 +71,7 @@ def test_counts_of_images_and_labels_differ(tmp_path):
     write_mnist(tmp_path / "mnist")
     content = gzip.compress(idx.idx((4,), bytes(4)))
     (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").write_bytes(content)
-    with pytest.raises(
-        DatasetError, match=r"labels.*gz: has 4 labels, but train-images-idx3-ubyte.gz has 3 images"
-    ):
+    with pytest.raises(DatasetError, match=r"labels.*gz: has 4 labels, but train-images-idx3-ubyte.gz has 3 images"):
         load_images("mnist", tmp_path)
 
 
@@ -89,9 +83,7 @@ def test_train_and_test_of_different_size(tmp_path):
 
 
 def test_no_such_set(tmp_path):
-    with pytest.raises(
-        DatasetError, match="cifar: no such image set; known sets are digits, mnist, fashion-mnist"
-    ):
+    with pytest.raises(DatasetError, match="cifar: no such image set; known sets are digits, mnist, fashion-mnist"):
         load_images("cifar", tmp_path)
     with pytest.raises(DatasetError, match="no such folder"):
         load_images("mnist", tmp_path / "gone")
@@ -108,9 +100,7 @@ def test_digits_need_no_files():
     raw = datasets.load_digits()
     rows = np.concatenate([data.train_images, data.test_images]).reshape(-1, 64)
     labels = np.concatenate([data.train_labels, data.test_labels])
-    assert sorted(zip(labels, map(bytes, rows))) == sorted(
-        zip(raw.target, map(bytes, raw.data.astype(np.uint8)))
-    )
+    assert sorted(zip(labels, map(bytes, rows))) == sorted(zip(raw.target, map(bytes, raw.data.astype(np.uint8))))
     counts = np.bincount(raw.target)
     np.testing.assert_array_equal(np.bincount(data.test_labels), counts // 5)
     # a change here changes every figure for digits
@@ -178,17 +168,13 @@ def test_no_network_and_sets_that_are_never_fetched(served, monkeypatch):
         raise ConnectionError("no route")
 
     monkeypatch.setattr(pooch, "retrieve", refuse)
-    with pytest.raises(
-        DatasetError, match="cannot be downloaded .*the data set 'digits', which needs no download"
-    ):
+    with pytest.raises(DatasetError, match="cannot be downloaded .*the data set 'digits', which needs no download"):
         load_images("mnist")
     with pytest.raises(DatasetError, match=r"emnist-letters-train-images-idx3-ubyte.*\(--data-dir\)"):
         load_images("emnist-letters")
 
 
-@pytest.mark.parametrize(
-    ("name", "train", "test"), [("mnist", 7_996, 2_004), ("fashion-mnist", 60_000, 10_000)]
-)
+@pytest.mark.parametrize(("name", "train", "test"), [("mnist", 7_996, 2_004), ("fashion-mnist", 60_000, 10_000)])
 def test_real_sets(data_dir, name, train, test):
     data = load_images(name, data_dir)
     assert (data.train_images.shape, data.test_images.shape) == ((train, 28, 28), (test, 28, 28))

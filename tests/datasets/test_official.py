@@ -32,9 +32,7 @@ def test_trec_rows(data_dir):
     np.testing.assert_array_equal(np.bincount(coarse.train_labels), [86, 1162, 1250, 1223, 835, 896])
     assert coarse.train_texts[0] == "How did serfdom develop in and then leave Russia ?"
     assert fine.label_names[fine.train_labels[0]] == "DESC:manner"
-    assert (
-        sum("\xf0" in text for text in coarse.train_texts) == 1
-    )  # byte 0xF0 at offset 3,695: latin-1, not UTF-8
+    assert sum("\xf0" in text for text in coarse.train_texts) == 1  # byte 0xF0 at offset 3,695: latin-1, not UTF-8
 
 
 def test_subj_rows(data_dir):
@@ -82,9 +80,7 @@ def test_truncated_file(data_dir, tmp_path):
 
 def test_missing_files_and_folders(tmp_path, monkeypatch):
     assert not available("trec6", tmp_path)
-    with pytest.raises(
-        DatasetError, match=r"train_5500\.label and TREC_10\.label not found in .*cogcomp"
-    ) as caught:
+    with pytest.raises(DatasetError, match=r"train_5500\.label and TREC_10\.label not found in .*cogcomp") as caught:
         load("trec6", tmp_path)
     assert "sample" in str(caught.value)
     with pytest.raises(DatasetError, match="no such folder"):
@@ -95,20 +91,14 @@ def test_missing_files_and_folders(tmp_path, monkeypatch):
 
 
 def test_no_such_set(tmp_path):
-    with pytest.raises(
-        DatasetError, match=r"trec7: no such data set or folder; known sets are trec6, trec50, r8"
-    ):
+    with pytest.raises(DatasetError, match=r"trec7: no such data set or folder; known sets are trec6, trec50, r8"):
         load("trec7", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("reader", "content", "message"),
     [
-        (
-            lambda p: parsers.read_trec(p, True),
-            b"DESC:def What ?\nNUM\n",
-            "line 2: expected 'COARSE:fine text'",
-        ),
+        (lambda p: parsers.read_trec(p, True), b"DESC:def What ?\nNUM\n", "line 2: expected 'COARSE:fine text'"),
         (lambda p: parsers.read_trec(p, True), b"DESC What ?\n", "line 1: expected 'COARSE:fine text'"),
         (parsers.read_tab_separated, b"earn\tx\nacq y\n", "line 2: expected 'label<TAB>text'"),
         (parsers.read_tab_separated, b"earn\tx\n\xff\ty\n", "line 2: byte 0xFF is not utf-8"),
@@ -121,10 +111,7 @@ def test_malformed_lines(tmp_path, reader, content, message):
         reader(path)
 
 
-NEWS = (
-    "Markets fall\nStocks slid.\nhttp://a\n1\n2011\nX\nbusiness\n\n"
-    "Probe lands\n\nhttp://b\n2\n2011\nY\nsci&tech\n\n"
-)
+NEWS = "Markets fall\nStocks slid.\nhttp://a\n1\n2011\nX\nbusiness\n\nProbe lands\n\nhttp://b\n2\n2011\nY\nsci&tech\n\n"
 
 
 @pytest.mark.parametrize("name", ["news", "news.gz"])

@@ -199,11 +199,7 @@ def test_no_more_is_read_of_a_gzip_file_than_allowed(tmp_path, monkeypatch, star
 def test_a_field_may_have_any_length(tmp_path, name):
     text = "word " * 60_000
     header = {"a.csv": "text,label\n", "a.tsv": "text\tlabel\n", "a.jsonl": ""}[name]
-    row = {
-        "a.csv": f'"{text}",x\n',
-        "a.tsv": f"{text}\tx\n",
-        "a.jsonl": f'{{"text": "{text}", "label": "x"}}\n',
-    }
+    row = {"a.csv": f'"{text}",x\n', "a.tsv": f"{text}\tx\n", "a.jsonl": f'{{"text": "{text}", "label": "x"}}\n'}
     (tmp_path / name).write_text(header + row[name])
     before = csv.field_size_limit()
     assert read_rows(tmp_path / name) == [(text, "x")]

@@ -46,9 +46,7 @@ def _formats(folder):
         _write(folder / f"{name}.gz", gzip.compress((folder / name).read_bytes()))
     # word2vec's own tool ends each text line with a space, and each binary vector with a newline
     _write(folder / "spaces.txt", _text("4 7").replace("\n", " \n").replace("4 7 ", "4 7"))
-    binary = b"4 7\n" + b"".join(
-        word.encode() + b" " + values.tobytes() + b"\n" for word, values in zip(WORDS, VALUES)
-    )
+    binary = b"4 7\n" + b"".join(word.encode() + b" " + values.tobytes() + b"\n" for word, values in zip(WORDS, VALUES))
     _write(folder / "newlines.bin", binary)
     _write(folder / "windows.txt", _text("4 7").replace("\n", "\r\n"))
     # with a byte-order mark, as editors of Windows write it
@@ -252,10 +250,9 @@ def test_gensim_downloader(tmp_path, monkeypatch):
     assert load_word_vectors("glove-wiki-gigaword-100").words == WORDS
 
     def fail(name, return_path):
-        raise {
-            "nothing": ValueError("Incorrect model/corpus name"),
-            "cache": ValueError("unable to read"),
-        }.get(name, OSError("no network"))
+        raise {"nothing": ValueError("Incorrect model/corpus name"), "cache": ValueError("unable to read")}.get(
+            name, OSError("no network")
+        )
 
     monkeypatch.setattr(gensim.downloader, "load", fail)
     with pytest.raises(WordVectorError, match="neither a file nor a name"):

@@ -66,15 +66,11 @@ def built_once():
 
 
 @pytest.mark.slow
-def test_clients_with_files_end_as_those_without(
-    run, example, finished, folder, tmp_path, built_once, no_plots
-):
+def test_clients_with_files_end_as_those_without(run, example, finished, folder, tmp_path, built_once, no_plots):
     args = (*SHORT, "--output-dir", tmp_path / "files", "--client-dir", tmp_path / "clients")
     done = run(*args, cwd=folder, command=example.main)
     assert done.returncode == 0, done.stderr
-    found = [
-        json.loads((folder / "results.json").read_text()) for folder in (finished[1], tmp_path / "files")
-    ]
+    found = [json.loads((folder / "results.json").read_text()) for folder in (finished[1], tmp_path / "files")]
     for one in found:
         del one["seconds"]
     assert found[1].pop("config") == {**found[0].pop("config"), "client_store": "files"}

@@ -41,10 +41,7 @@ def test_both_hand_the_same_to_the_library(run, monkeypatch, tmp_path, name, com
     monkeypatch.setattr(algorithms, builder, build)
     monkeypatch.setattr(program, "run_program", run_program)
     args = (*args, *NOISED, "--runtime", "in-process")
-    for done in (
-        run("run", command, *args, cwd=tmp_path),
-        run(*args, cwd=tmp_path, command=_module(name).main),
-    ):
+    for done in (run("run", command, *args, cwd=tmp_path), run(*args, cwd=tmp_path, command=_module(name).main)):
         assert "far enough" in done.stderr
     built, ran, built_by_example, ran_by_example = given
     assert ran["privacy"] is not None

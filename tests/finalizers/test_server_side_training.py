@@ -30,14 +30,7 @@ def _in_process():
 @functools.cache
 def _finalizer(kind="sampled", seed=0, **options):
     """One that several tests use: it keeps nothing between calls."""
-    settings = {
-        "steps": 3,
-        "learning_rate": 0.5,
-        "batch_size": 1000,
-        "memory": 20,
-        "optimizer": SGD,
-        **options,
-    }
+    settings = {"steps": 3, "learning_rate": 0.5, "batch_size": 1000, "memory": 20, "optimizer": SGD, **options}
     sharing = Sharing(rehearsing.encoder(kind != "embeddings").encoder, kind)
     inner = build_server_update(tff.TensorType(np.float32, SHARED.shape))
     return build_server_side_training(inner, CLASSIFIER, sharing, ServerSideTraining(**settings), seed)
@@ -93,10 +86,7 @@ def test_each_pass_takes_every_row_once():
     moved = _next(finalizer, finalizer.initialize(), rows).result - (SHARED + DELTA)
     # To first order in the rate the last batch of 2 counts its rows twice as much as the batches of 4.
     singles = np.stack(
-        [
-            rehearsing.softmax_gradient(SHARED + DELTA, rows["vectors"][[i]], rows["label"][[i]])
-            for i in range(10)
-        ]
+        [rehearsing.softmax_gradient(SHARED + DELTA, rows["vectors"][[i]], rows["label"][[i]]) for i in range(10)]
     )
     shares = np.linalg.lstsq(singles.T, -moved / rate, rcond=None)[0]
     np.testing.assert_allclose(np.sort(shares), [0.25] * 8 + [0.5] * 2, atol=0.02)
@@ -137,11 +127,7 @@ def test_statistics_are_sampled_at_each_use_and_samples_are_not():
     results = {}
     for kind in ("stats", "sampled"):
         finalizer = _finalizer(kind) if kind == "stats" else _finalizer()
-        given = (
-            rows
-            if kind == "stats"
-            else OrderedDict(rows, vectors=rows["vectors"][:, : rehearsing.SIZE].copy())
-        )
+        given = rows if kind == "stats" else OrderedDict(rows, vectors=rows["vectors"][:, : rehearsing.SIZE].copy())
         first = _next(finalizer, finalizer.initialize(), given)
         none = OrderedDict((name, value[:0]) for name, value in given.items())
         again = _next(finalizer, first.state, none)  # another round, the same rows and weights

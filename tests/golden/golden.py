@@ -75,18 +75,9 @@ def probe() -> str:
     import tensorflow as tf
 
     rng = np.random.default_rng(0)
-    a, b = (
-        rng.standard_normal([64, 300]).astype(np.float32),
-        rng.standard_normal([300, 128]).astype(np.float32),
-    )
+    a, b = (rng.standard_normal([64, 300]).astype(np.float32), rng.standard_normal([300, 128]).astype(np.float32))
     image, kernel = a[:, :256].reshape(64, 16, 16, 1), b[:225, :4].reshape(15, 15, 1, 4)
-    values = [
-        tf.matmul(a, b),
-        tf.exp(a),
-        tf.tanh(a),
-        tf.nn.conv2d(image, kernel, 1, "SAME"),
-        tf.reduce_sum(a, 1),
-    ]
+    values = [tf.matmul(a, b), tf.exp(a), tf.tanh(a), tf.nn.conv2d(image, kernel, 1, "SAME"), tf.reduce_sum(a, 1)]
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in values)).hexdigest()[:16]
 
 
@@ -97,9 +88,7 @@ def run(name: str, runtime: str = "in-process") -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         os.environ.pop("TFFCL_DATA_DIR", None)
         target = pathlib.Path(folder) / "run"
-        cli.tffcl.main(
-            [*RUNS[name], "--runtime", runtime, "--output-dir", str(target)], "tffcl", standalone_mode=False
-        )
+        cli.tffcl.main([*RUNS[name], "--runtime", runtime, "--output-dir", str(target)], "tffcl", standalone_mode=False)
         history = [json.loads(line) for line in (target / "history.jsonl").read_text().split("\n") if line]
         found = {
             "config": json.loads((target / "config.json").read_text()),
@@ -112,9 +101,7 @@ def run(name: str, runtime: str = "in-process") -> dict[str, Any]:
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            key: _timeless(entry)
-            for key, entry in value.items()
-            if key not in (*_TIMES, *_CODE_VERSION, "checksum")
+            key: _timeless(entry) for key, entry in value.items() if key not in (*_TIMES, *_CODE_VERSION, "checksum")
         }
     return [_timeless(entry) for entry in value] if isinstance(value, list) else value
 
@@ -142,8 +129,7 @@ def differences(found: Any, recorded: Any, exact: bool, path: str = "") -> list[
 def _near(found: Any, recorded: Any) -> bool:
     numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (found, recorded))
     return numbers and (
-        abs(found - recorded) <= TOLERANCE["accuracy"]
-        or math.isclose(found, recorded, rel_tol=TOLERANCE["nll"])
+        abs(found - recorded) <= TOLERANCE["accuracy"] or math.isclose(found, recorded, rel_tol=TOLERANCE["nll"])
     )
 
 

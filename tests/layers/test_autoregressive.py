@@ -54,9 +54,7 @@ def leaks(influence, order):
 
 
 @hypothesis.settings(max_examples=40)
-@hypothesis.given(
-    st.integers(0, 2**31 - 1), st.integers(1, 9), st.lists(st.integers(1, 12), max_size=4), st.booleans()
-)
+@hypothesis.given(st.integers(0, 2**31 - 1), st.integers(1, 9), st.lists(st.integers(1, 12), max_size=4), st.booleans())
 def test_no_output_sees_its_own_or_a_later_input(seed, size, hidden, direct):
     masks_of = AutoregressiveMask(size, tuple(hidden), direct or not hidden)
     order = _order(seed, size)
@@ -164,13 +162,7 @@ def test_an_order_that_is_no_permutation_is_an_input_error(order):
 
 
 def test_orders_of_any_kind_of_integer():
-    for order in (
-        [2, 1],
-        (2, 1),
-        np.array([2, 1]),
-        np.array([2, 1], np.uint8),
-        tf.constant([2, 1], tf.int64),
-    ):
+    for order in ([2, 1], (2, 1), np.array([2, 1]), np.array([2, 1], np.uint8), tf.constant([2, 1], tf.int64)):
         found = as_order(order, 2)
         assert found.dtype == tf.int32
         assert found.numpy().tolist() == [2, 1]

@@ -11,12 +11,7 @@ keras = tf.keras
 
 CASES = {
     "dense": (DecomposedDense, keras.layers.Dense, {"units": 3}, (4, 5)),
-    "dense on a sequence": (
-        DecomposedDense,
-        keras.layers.Dense,
-        {"units": 3, "activation": "tanh"},
-        (2, 6, 5),
-    ),
+    "dense on a sequence": (DecomposedDense, keras.layers.Dense, {"units": 3, "activation": "tanh"}, (2, 6, 5)),
     "dense without bias": (DecomposedDense, keras.layers.Dense, {"units": 3, "use_bias": False}, (4, 5)),
     "conv1d": (DecomposedConv1D, keras.layers.Conv1D, {"filters": 3, "kernel_size": 2}, (2, 6, 5)),
     "conv1d causal": (

@@ -11,9 +11,7 @@ D, F, V, PLACES = 5, 3, 9, 3
 LAYOUT = KernelLayout((("conv_2", (2, D, F)), ("conv_3", (3, D, F))))
 TOKENS = np.int32([[2, 3, 4, 5, 6], [7, 0, 0, 0, 0], [0, 0, 0, 0, 0], [8, 7, 6, 0, 0], [3, 3, 3, 3, 0]])
 LENGTH = np.count_nonzero(TOKENS, axis=1).astype(np.int32)
-DOCUMENTS = [
-    tf.constant(part) for part in (TOKENS[TOKENS > 0], np.cumsum(LENGTH, dtype="i") - LENGTH, LENGTH)
-]
+DOCUMENTS = [tf.constant(part) for part in (TOKENS[TOKENS > 0], np.cumsum(LENGTH, dtype="i") - LENGTH, LENGTH)]
 
 
 @pytest.fixture(name="world")

@@ -62,9 +62,7 @@ def test_mixed_precision(kind, policy):
     _randomise(layer)
     kernel = layer.kernel.numpy() * MASK if kind is MaskedDense else layer.theta.numpy()
     expected = _plain(layer, kernel, inputs).numpy()
-    np.testing.assert_allclose(
-        tf.cast(layer(inputs), tf.float32), expected, atol=0.02 * np.abs(expected).max()
-    )
+    np.testing.assert_allclose(tf.cast(layer(inputs), tf.float32), expected, atol=0.02 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("kind", [MaskedDense, DecomposedMaskedDense])

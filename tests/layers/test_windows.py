@@ -22,9 +22,7 @@ def _parts():
 
 def as_tokens(documents, length=None):
     length = max(map(len, documents)) if length is None else length
-    return np.array([d + [0] * (length - len(d)) for d in documents], np.int32).reshape(
-        len(documents), length
-    )
+    return np.array([d + [0] * (length - len(d)) for d in documents], np.int32).reshape(len(documents), length)
 
 
 def responses(document, vectors, kernel, widest):

@@ -45,9 +45,7 @@ def test_hidden_draws_without_replacement_are_amplified():
     orders = (3, 5, 8, 13, 20)  # any will do for an upper bound; more of them can only be better
     accountant = rdp.RdpAccountant(orders, dp_accounting.NeighboringRelation.REPLACE_ONE)
     for _ in rounds:  # sensitivity two clips: half the noise
-        accountant.compose(
-            dp_accounting.SampledWithoutReplacementDpEvent(500, 5, dp_accounting.GaussianDpEvent(1.0))
-        )
+        accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(500, 5, dp_accounting.GaussianDpEvent(1.0)))
     assert accountant.get_epsilon(DELTA) * 0.8 < found.hidden <= accountant.get_epsilon(DELTA)
     assert found.hidden < found.known
 

@@ -82,9 +82,7 @@ def test_many_clients_against_loops(seed):
     scores = rng.random((3, 4, 4))
     baseline = rng.random((3, 4))
     clients, old = range(3), range(3)
-    rises = [
-        max(0, scores[c][3][i] - min(scores[c][t][i] for t in range(i, 3))) for c in clients for i in old
-    ]
+    rises = [max(0, scores[c][3][i] - min(scores[c][t][i] for t in range(i, 3))) for c in clients for i in old]
     assert metrics.task_averaged_test_accuracy(scores) == pytest.approx(
         sum(scores[c][3][i] for c in clients for i in range(4)) / 12
     )

@@ -23,10 +23,7 @@ def exact(noise_multiplier, delta, times):
 @pytest.mark.parametrize("times", [1, 6])
 @pytest.mark.parametrize("delta", [0.9, 1e-3, 1e-5, 1e-8])
 def test_a_tight_upper_bound(noise_multiplier, times, delta):
-    found, right = (
-        metrics.embedding_epsilon(noise_multiplier, delta, times),
-        exact(noise_multiplier, delta, times),
-    )
+    found, right = (metrics.embedding_epsilon(noise_multiplier, delta, times), exact(noise_multiplier, delta, times))
     assert right * (1 - 1e-6) <= found <= right * (1 + 1e-6) + 1e-9
 
 

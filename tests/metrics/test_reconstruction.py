@@ -10,19 +10,13 @@ from tffcl.errors import InputError
 def examples(count, seed):
     """24 pixels that 6 factors and the class (of 3) make, the factors, and the labels."""
     rng = np.random.default_rng(seed)
-    mixing, means = (
-        np.random.default_rng(7).normal(size=(6, 24)),
-        np.random.default_rng(8).normal(size=(3, 24)),
-    )
+    mixing, means = (np.random.default_rng(7).normal(size=(6, 24)), np.random.default_rng(8).normal(size=(3, 24)))
     factors, labels = rng.normal(size=(count, 6)), rng.integers(3, size=count)
     return factors, 2 * means[labels] + factors @ mixing, labels
 
 
 def attack(send, known=600, attacked=400, **kwargs):
-    (train, train_raw, train_labels), (test, test_raw, test_labels) = (
-        examples(known, 1),
-        examples(attacked, 2),
-    )
+    (train, train_raw, train_labels), (test, test_raw, test_labels) = (examples(known, 1), examples(attacked, 2))
     return metrics.reconstruction_r2(
         send(train, train_raw), train_raw, train_labels, send(test, test_raw), test_raw, test_labels, **kwargs
     )
@@ -45,9 +39,7 @@ def test_half_of_the_factors_give_their_share():
     # What is left of the class mean is factors @ mixing; half of it stays unknown.
     mixing = np.random.default_rng(7).normal(size=(6, 24))
     share = np.square(mixing[:3]).sum() / np.square(mixing).sum()
-    assert attack(lambda factors, raw: factors[:, :3], known=2000, attacked=2000) == pytest.approx(
-        share, abs=0.03
-    )
+    assert attack(lambda factors, raw: factors[:, :3], known=2000, attacked=2000) == pytest.approx(share, abs=0.03)
 
 
 def test_the_network_finds_what_no_linear_map_can():

@@ -78,9 +78,7 @@ def test_logits_equal_the_models_own(name):
     network, features = KerasNetwork(model), _features(model)
     assert network.kernels.size + network.local.size == model.count_params()
     kernels, local = network.initial_kernels(KEY), network.initial_local(KEY)
-    np.testing.assert_allclose(
-        _logits(network, kernels, local, features), model(features), rtol=1e-5, atol=1e-5
-    )
+    np.testing.assert_allclose(_logits(network, kernels, local, features), model(features), rtol=1e-5, atol=1e-5)
     compiled = tf.function(_logits)(network, kernels, local, features)
     np.testing.assert_allclose(compiled, model(features), rtol=1e-5, atol=1e-5)
 

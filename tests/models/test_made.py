@@ -40,9 +40,7 @@ def random_parameters(network, seed=0):
 def losses(network, kernels, local, plan, pattern, x, observed=None):
     observed = np.ones(network.config.input_size, "f") if observed is None else observed
     masked = kernels * network.connectivity(plan, pattern)
-    found = network.losses(
-        masked, local, None, {"observed": tf.constant(observed)}, {"x": tf.constant(x)}, None
-    )
+    found = network.losses(masked, local, None, {"observed": tf.constant(observed)}, {"x": tf.constant(x)}, None)
     return found.numpy()
 
 
@@ -52,11 +50,7 @@ def by_hand(network, kernels, local, plan, pattern, x, observed):
     kernels, connectivity = kernels.numpy().astype(float), network.connectivity(plan, pattern).numpy()
     weights = {k: v.numpy() for k, v in network.kernels.split(tf.constant(kernels * connectivity)).items()}
     weights.update((k, v.numpy().astype(float)) for k, v in network.local.split(local).items())
-    activate = {
-        "relu": lambda v: np.maximum(v, 0),
-        "tanh": np.tanh,
-        "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
-    }
+    activate = {"relu": lambda v: np.maximum(v, 0), "tanh": np.tanh, "sigmoid": lambda v: 1 / (1 + np.exp(-v))}
     order = network.order(plan, pattern).numpy()
     total = np.zeros(len(x))
     for n, d in itertools.product(range(len(x)), range(config.input_size)):
@@ -107,9 +101,7 @@ def test_probabilities_of_twelve_dimensions_and_of_padded_ones():
     alone = (x[:, observed == 0] == 0).all(axis=1)
     assert np.exp(-scored[alone]).sum() == pytest.approx(1, abs=1e-5)
     # What stands in padded dimensions plays no part.
-    np.testing.assert_allclose(
-        scored, losses(network, kernels, local, plan, 1, x * observed.astype("u1"), observed)
-    )
+    np.testing.assert_allclose(scored, losses(network, kernels, local, plan, 1, x * observed.astype("u1"), observed))
 
 
 def test_padded_dimensions_leave_their_weights_alone():
@@ -119,9 +111,7 @@ def test_padded_dimensions_leave_their_weights_alone():
     observed = tf.constant([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
     with tf.GradientTape() as tape:
         tape.watch([masked, local])
-        found = network.losses(
-            masked, local, None, {"observed": observed}, {"x": tf.ones([3, 6], tf.uint8)}, None
-        )
+        found = network.losses(masked, local, None, {"observed": observed}, {"x": tf.ones([3, 6], tf.uint8)}, None)
     gradients = tape.gradient(found, [masked, local])
     parts = {**network.kernels.split(gradients[0]), **network.local.split(gradients[1])}
     assert not parts["hidden_0"].numpy()[4:].any()
@@ -164,9 +154,7 @@ def test_masks_of_another_pattern_leak():
     found = jacobian(network, stale, local)
     assert found[order[:, None] >= order[None, :]].any()
     assert made_checks.largest_leak(network, stale, order) > 0
-    scored = network.losses(
-        stale, local, None, {"observed": tf.ones([8])}, {"x": tf.constant(everything(8))}, None
-    )
+    scored = network.losses(stale, local, None, {"observed": tf.ones([8])}, {"x": tf.constant(everything(8))}, None)
     assert abs(np.exp(-scored).sum() - 1) > 0.01
 
 
@@ -223,9 +211,7 @@ def test_plans():
     assert (network.initial_plan(tf.constant([3, 5])).numpy() != plan).any()
     assert network.client_plan(plan, tf.constant([8, 9])) is plan
     own = MADENetwork(MADEConfig(50, order="random", distinct_masks=True))
-    np.testing.assert_array_equal(
-        own.client_plan(plan, tf.constant([8, 9])), own.initial_plan(tf.constant([8, 9]))
-    )
+    np.testing.assert_array_equal(own.client_plan(plan, tf.constant([8, 9])), own.initial_plan(tf.constant([8, 9])))
     assert own.plan_size == len(plan) == 52
 
 

@@ -50,9 +50,7 @@ def test_patterns_are_averaged_in_probability():
     alone = [np.exp(made.log_prob_of_pattern(everything(5), j).numpy()) for j in range(3)]
     assert not np.allclose(alone[0], alone[1])
     np.testing.assert_allclose(made.prob(everything(5)), np.mean(alone, axis=0), rtol=1e-4, atol=1e-7)
-    np.testing.assert_allclose(
-        tf.function(made.prob)(everything(5)), np.mean(alone, axis=0), rtol=1e-4, atol=1e-7
-    )
+    np.testing.assert_allclose(tf.function(made.prob)(everything(5)), np.mean(alone, axis=0), rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -62,9 +60,7 @@ def test_samples_are_as_probable_as_log_prob_says(case):
     drawn = made.sample(count, seed=5).numpy()
     found = np.bincount((drawn @ [8, 4, 2, 1]).astype(int), minlength=16) / count
     expected = made.prob(x).numpy()
-    np.testing.assert_array_less(
-        np.abs(found - expected), 5 * np.sqrt(expected * (1 - expected) / count) + 1e-9
-    )
+    np.testing.assert_array_less(np.abs(found - expected), 5 * np.sqrt(expected * (1 - expected) / count) + 1e-9)
 
 
 @pytest.fixture(scope="module", name="fitted")
@@ -80,9 +76,7 @@ def _fitted():
     def step():
         with tf.GradientTape() as tape:
             loss = -tf.reduce_mean(made.log_prob(rows))
-        optimizer.apply_gradients(
-            zip(tape.gradient(loss, made.trainable_variables), made.trainable_variables)
-        )
+        optimizer.apply_gradients(zip(tape.gradient(loss, made.trainable_variables), made.trainable_variables))
         return loss
 
     for _ in range(150):
@@ -172,9 +166,7 @@ def test_variables_are_what_is_trained():
     assert given.log_prob([0, 1, 1, 0]) != before
 
 
-@pytest.mark.parametrize(
-    "value", [[[0, 1, 2, 0]], [[0.5, 0, 0, 1]], [[float("nan"), 0, 0, 1]], [[-1, 0, 0, 1]]]
-)
+@pytest.mark.parametrize("value", [[[0, 1, 2, 0]], [[0.5, 0, 0, 1]], [[float("nan"), 0, 0, 1]], [[-1, 0, 0, 1]]])
 def test_values_that_are_not_binary_are_input_errors(value):
     with pytest.raises(errors.InputError, match="zeros and ones"):
         MADE(4, (5,)).log_prob(value)

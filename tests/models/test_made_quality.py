@@ -9,14 +9,7 @@ import pytest
 
 from tffcl.models import MADEConfig, MADENetwork
 
-SCHEDULE = {
-    "batch_size": 100,
-    "learning_rate": 3e-3,
-    "patience": 4,
-    "decays": 2,
-    "max_epochs": 200,
-    "seed": 0,
-}
+SCHEDULE = {"batch_size": 100, "learning_rate": 3e-3, "patience": 4, "decays": 2, "max_epochs": 200, "seed": 0}
 
 
 @pytest.fixture(scope="module", name="benchmark")

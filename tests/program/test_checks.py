@@ -27,10 +27,7 @@ CASES = [
     ({"train": examples(label=np.array([0, 2, 0], np.int32))}, "client 1, task 2, train: label 2 at row 1"),
     ({"test": examples(label=np.array([0, 0, -1], np.int32))}, "client 1, task 2, test: label -1 at row 2"),
     ({"validation": examples(x=NAN)}, "client 1, task 2, validation: x holds a value that is not finite"),
-    (
-        {"context": OrderedDict(scale=NAN[0])},
-        "client 1, task 2, context: scale holds a value that is not finite",
-    ),
+    ({"context": OrderedDict(scale=NAN[0])}, "client 1, task 2, context: scale holds a value that is not finite"),
     ({"train": examples(x=np.zeros((3, 3)))}, "x should be float32[?,3], found float64[3, 3]"),
     ({"train": examples(x=np.zeros((3, 4), np.float32))}, "x should be float32[?,3], found float32[3, 4]"),
     ({"train": examples(label=np.zeros(2, np.int32))}, "different numbers of examples: {'x': 3, 'label': 2}"),
@@ -65,18 +62,12 @@ def texts(**changes):
     [
         ({}, None),
         ({"train": {"start": [0, 3], "length": [3, 0]}}, None),
-        (
-            {"train": {"start": [0, -1]}},
-            "client 1, train: start -1 at row 1; expected 0..3, places in the tokens",
-        ),
+        ({"train": {"start": [0, -1]}}, "client 1, train: start -1 at row 1; expected 0..3, places in the tokens"),
         ({"validation": {"length": [-1, 1]}}, "client 1, validation: length -1 at row 0; expected 0..3"),
         ({"test": {"length": [2, 2]}}, "client 1, test: start + length 4 at row 1; expected 0..3"),
         ({"train": {"start": [2**31 - 1, 0]}}, "client 1, train: start 2147483647 at row 0"),
         ({"test": {"start": [3, 0], "length": [2**31 - 1, 0]}}, "client 1, test: length 2147483647 at row 0"),
-        (
-            {"context": {"tokens": [2, 0, 1]}},
-            "client 1, context: token 0 at row 1; expected 1..3, rows of its vectors",
-        ),
+        ({"context": {"tokens": [2, 0, 1]}}, "client 1, context: token 0 at row 1; expected 1..3, rows of its vectors"),
         ({"test_context": {"tokens": [2, 1, 4]}}, "client 1, test_context: token 4 at row 2; expected 1..3"),
     ],
 )

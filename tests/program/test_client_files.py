@@ -134,9 +134,7 @@ class Begun:
         return self.folder / f"client-{client:04d}" / f"state-{version:06d}.{part}"
 
     def begin(self):
-        nothing = OrderedDict(
-            rows=np.zeros((1, 6), "f"), keys=[np.zeros(2, "i")] * 3, count=[np.int32(0)] * 3
-        )
+        nothing = OrderedDict(rows=np.zeros((1, 6), "f"), keys=[np.zeros(2, "i")] * 3, count=[np.int32(0)] * 3)
         handles = [self.state.store[client] for client in range(3)]
         return self.process.begin_task(self.state.server, handles, nothing)
 
@@ -249,9 +247,7 @@ def test_folders_that_cannot_be_used(tiny, process, tmp_path):
 
 def test_a_run_in_memory_is_not_gone_on_with_in_files(tiny, process, in_memory, tmp_path):
     with pytest.raises(RunError, match="client_store is not set there and 'files' here"):
-        tiny.run(
-            process, in_memory, clients_per_round=2, resume=True, client_files=ClientFiles(str(tmp_path))
-        )
+        tiny.run(process, in_memory, clients_per_round=2, resume=True, client_files=ClientFiles(str(tmp_path)))
 
 
 def test_a_view_for_numpy_alone_is_an_error(process):

@@ -62,9 +62,7 @@ def test_nothing_is_read_or_written_but_what_a_computation_takes_and_returns(mon
     for name in ("__getitem__", "__setitem__"):
         plain = getattr(shelf.Shelf, name)
         monkeypatch.setattr(
-            shelf.Shelf,
-            name,
-            lambda self, key, *value, plain=plain: touched.append(key) or plain(self, key, *value),
+            shelf.Shelf, name, lambda self, key, *value, plain=plain: touched.append(key) or plain(self, key, *value)
         )
     store.project([1], kind("a"))
     store.merge([1], [{"c": np.int32(5)}])

@@ -65,18 +65,14 @@ def rows(**changed):
 
     def act(now, update, weight, metrics):
         own = update["rehearsal"]
-        bad = OrderedDict(
-            (name, changed[name](now, own[name]) if name in changed else own[name]) for name in own
-        )
+        bad = OrderedDict((name, changed[name](now, own[name]) if name in changed else own[name]) for name in own)
         return OrderedDict(update, rehearsal=bad), weight, metrics
 
     return act
 
 
 def plus(amount):
-    return lambda now, values: (
-        values + tf.where(now, tf.constant(amount, values.dtype), tf.zeros([], values.dtype))
-    )
+    return lambda now, values: values + tf.where(now, tf.constant(amount, values.dtype), tf.zeros([], values.dtype))
 
 
 def many(now, values):
@@ -276,10 +272,7 @@ def test_in_a_worker_and_with_states_in_files(tff_context, monkeypatch, tmp_path
 SHAPE = r"summary: should be `centroids`, float32 \[1..2, 3\]"
 SUMMARIES = [
     ("centroids: values should be finite", lambda rows: {"centroids": np.full_like(rows, np.nan)}),
-    (
-        "centroids: values should be finite, 1e.06 at most",
-        lambda rows: {"centroids": rows + np.float32(1e38)},
-    ),
+    ("centroids: values should be finite, 1e.06 at most", lambda rows: {"centroids": rows + np.float32(1e38)}),
     ("centroids: should be numbers", lambda rows: {"centroids": rows.astype(str)}),
     ("centroids: should be numbers", lambda rows: {"centroids": np.full([1, 3], None)}),
     (SHAPE, lambda rows: {"centroids": np.repeat(rows, 9, 0)}),

@@ -43,10 +43,7 @@ def test_tensors_by_hand():
     first, second = data.task(0, 0), data.task(0, 1)
     assert first.context == first.test_context == {}
     assert list(first.train) == ["x", "label"]
-    assert first.train["x"].tolist() == [
-        [[0, 5, 5], [5, 5, 5], [5, 5, 5]],
-        [[0, 10, 10], [10, 10, 10], [10, 10, 10]],
-    ]
+    assert first.train["x"].tolist() == [[[0, 5, 5], [5, 5, 5], [5, 5, 5]], [[0, 10, 10], [10, 10, 10], [10, 10, 10]]]
     assert (first.train["label"].tolist(), second.train["label"].tolist()) == ([0, 1], [3, 2])
     assert (first.validation["label"].tolist(), second.test["label"].tolist()) == ([3], [1])
     assert first.test["x"][0, 0].tolist() == [0, 103, 103]
@@ -56,10 +53,7 @@ def test_tensors_by_hand():
 def test_each_task_shows_its_domain():
     data = DomainClientData(TURNED, divided(), encoder_input="image")
     for client in range(2):
-        for task, corner in (
-            (0, (0, 0)),
-            (1, (2, 0)),
-        ):  # a turn counter-clockwise: top left goes to bottom left
+        for task, corner in ((0, (0, 0)), (1, (2, 0))):  # a turn counter-clockwise: top left goes to bottom left
             one = data.task(client, task)
             for examples in (one.train, one.test):
                 assert list(examples) == ["image", "label"]
@@ -99,8 +93,7 @@ def test_a_stream_of_other_domains():
         DomainClientData(datasets.rotations(TOY, (0, 90, 180)), stream)
     groups = datasets.class_groups([(TOY, (0, 1)), (TOY, (2, 3))])
     with pytest.raises(
-        InputError,
-        match=r"client 0, task 0, training images of domain 'toy 0-1': row \d+ does not belong to it",
+        InputError, match=r"client 0, task 0, training images of domain 'toy 0-1': row \d+ does not belong to it"
     ):
         DomainClientData(groups, stream)
     long = TaskStream("hand", ((Task(0, 0, (0,), [1], [], [12]),),))

@@ -53,9 +53,7 @@ def test_reporters_see_every_event(finished):
     assert recorder.started == (3, 2, 0)
     kinds = [(event["event"], event["task"], event.get("round")) for event in recorder.events]
     assert kinds == [
-        line
-        for task in range(3)
-        for line in (("round", task, 0), ("round", task, 1), ("task_end", task, None))
+        line for task in range(3) for line in (("round", task, 0), ("round", task, 1), ("task_end", task, None))
     ]
     assert recorder.closed
 
@@ -225,14 +223,7 @@ def test_a_non_finite_client_is_reported(tiny, tff_context):
         data=tiny.TinyData(client_2_task_0=broken),
         reporters=[recorder, ProgressBar(shown)],
     )
-    assert [event["left_out"] for event in recorder.events if event["event"] == "round"] == [
-        [2],
-        [2],
-        [],
-        [],
-        [],
-        [],
-    ]
+    assert [event["left_out"] for event in recorder.events if event["event"] == "round"] == [[2], [2], [], [], [], []]
     assert shown.getvalue().count("client(s) 2 left out: its training was not finite") == 2
 
 

@@ -69,8 +69,7 @@ def same(one, other):
     """Whether two structures are equal to the bit."""
     tf.nest.assert_same_structure(one, other)
     return all(
-        np.asarray(a).tobytes() == np.asarray(b).tobytes()
-        for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other))
+        np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other))
     )
 
 
@@ -217,9 +216,7 @@ def test_stopped_after_every_event_and_gone_on_with(tiny, process, tmp_path, tab
     tiny.run_enrolled(process, table, tmp_path / "straight", **options)
     for _ in range(9):
         with pytest.raises(StopError):
-            tiny.run_enrolled(
-                process, table, tmp_path / "run", resume=True, reporters=[Recorder(1)], **options
-            )
+            tiny.run_enrolled(process, table, tmp_path / "run", resume=True, reporters=[Recorder(1)], **options)
     tiny.run_enrolled(process, table, tmp_path / "run", resume=True, **options)
     assert history(tmp_path / "run") == history(tmp_path / "straight")
     assert results(tmp_path / "run") == results(tmp_path / "straight")
@@ -228,9 +225,7 @@ def test_stopped_after_every_event_and_gone_on_with(tiny, process, tmp_path, tab
 def test_another_enrollment_is_another_run(tiny, process, tmp_path):
     with pytest.raises(StopError):
         tiny.run_enrolled(process, TABLE, tmp_path, reporters=[Recorder(4)])
-    with pytest.raises(
-        RunError, match=r"enrollment is \['\*oo', 'x\*\*', '\*\*o'\] there and \['\*oo', 'xx\*'"
-    ):
+    with pytest.raises(RunError, match=r"enrollment is \['\*oo', 'x\*\*', '\*\*o'\] there and \['\*oo', 'xx\*'"):
         tiny.run_enrolled(process, GAP, tmp_path, resume=True)
     with pytest.raises(RunError, match="there and not set here"):
         tiny.run(process, tmp_path, resume=True)
@@ -336,14 +331,10 @@ def test_test_examples_of_a_client_that_is_not_there(tiny, process):
     enrollment = Enrollment.from_table(("**", "x*", "**"))
     none = OrderedDict(x=np.zeros((0, 3), np.float32), label=np.zeros(0, np.int32))
     data = tiny.EnrolledData(enrollment, client_1_task_0={"train": none, "validation": none})
-    with pytest.raises(
-        InputError, match="client 1, task 0: the client is not yet enrolled, but has 6 test examples"
-    ):
+    with pytest.raises(InputError, match="client 1, task 0: the client is not yet enrolled, but has 6 test examples"):
         tiny.run(process, data=data, enrollment=enrollment)
 
 
 def test_a_table_is_no_enrollment(tiny, process):
     with pytest.raises(InputError, match="enrollment must be an Enrollment, found tuple"):
-        run_program(
-            process, tiny.TinyData(), NoTransfer(), num_rounds=1, seed=1, enrollment=TABLE, reporters=()
-        )
+        run_program(process, tiny.TinyData(), NoTransfer(), num_rounds=1, seed=1, enrollment=TABLE, reporters=())

@@ -89,9 +89,7 @@ def test_the_same_run_from_files_that_were_written_in_each_order(tiny, twin, str
     assert history(tmp_path / "run") == straight
 
 
-KIND = tff.to_type(
-    OrderedDict(context=OrderedDict(c=np.int32), train=OrderedDict(b=np.int32, a=np.int32, d=np.int32))
-)
+KIND = tff.to_type(OrderedDict(context=OrderedDict(c=np.int32), train=OrderedDict(b=np.int32, a=np.int32, d=np.int32)))
 
 
 @pytest.mark.parametrize("names", itertools.permutations("abd"))
@@ -105,9 +103,7 @@ def test_every_order_becomes_that_of_the_type(names):
 @pytest.mark.parametrize("names", ["ab", "abde", "abc", ""])
 def test_other_entries_are_named_with_their_client(names):
     value = {"context": {"c": 0}, "train": dict.fromkeys(names, 0)}
-    with pytest.raises(
-        InputError, match=r"client 0, task 1, train: expected the entries \['b', 'a', 'd'\], found"
-    ):
+    with pytest.raises(InputError, match=r"client 0, task 1, train: expected the entries \['b', 'a', 'd'\], found"):
         ordered(value, KIND, "client 0, task 1")
 
 

@@ -32,9 +32,7 @@ class Digits:
 
     def task(self, client, task):
         assert task == 0, "only the first task is learned"
-        rows = np.arange(0 if client in self.without else len(DIGITS.train_labels))[
-            client :: self.num_clients
-        ]
+        rows = np.arange(0 if client in self.without else len(DIGITS.train_labels))[client :: self.num_clients]
         train = {"x": DIGITS.train_images[rows], "label": DIGITS.train_labels[rows]}
         test = {"x": DIGITS.test_images, "label": DIGITS.test_labels}
         return ClientTask({}, train, {name: part[:0] for name, part in train.items()}, {}, test, 10)
@@ -139,9 +137,7 @@ def test_the_same_clients_and_seed_give_the_same_weights(tff_context):
 def test_weights_that_are_not_finite(tff_context):
     told = Told()
     training = dataclasses.replace(QUICK, learning_rate=1e30)
-    message = (
-        "pre-training, round 0: nobody's update counts .client 0: its training was not finite, client 1: its"
-    )
+    message = "pre-training, round 0: nobody's update counts .client 0: its training was not finite, client 1: its"
     with pytest.raises(RunError, match=message):
         run(Digits(2), training=training, reporters=[told])
     assert told.events[-1] == "closed"
@@ -202,9 +198,7 @@ def test_a_file_holds_the_encoder_to_the_bit(tmp_path):
 def test_a_file_of_another_encoder(tmp_path):
     path = tmp_path / "encoder.npz"
     save_encoder(path, frozen())
-    expected = (
-        r"encoder.npz holds VectorEncoder\(size=3, variational=True.*, expected VectorEncoder\(size=3, var"
-    )
+    expected = r"encoder.npz holds VectorEncoder\(size=3, variational=True.*, expected VectorEncoder\(size=3, var"
     with pytest.raises(InputError, match=expected):
         load_encoder(path, VectorEncoder(3, False, embedding_size=4, hidden=(4,)))
 
@@ -218,9 +212,7 @@ def test_a_file_that_is_none(tmp_path):
     with pytest.raises(RunError, match="encoder.npz is damaged"):
         load_encoder(path, encoder)
     np.savez(path, values=frozen().values)
-    with pytest.raises(
-        RunError, match=r"expected the arrays \['format', 'encoder', 'values'\], found \['values'\]"
-    ):
+    with pytest.raises(RunError, match=r"expected the arrays \['format', 'encoder', 'values'\], found \['values'\]"):
         load_encoder(path, encoder)
     for other in (2, [1, 1], "1"):
         np.savez(path, format=other, encoder=repr(encoder), values=frozen().values)

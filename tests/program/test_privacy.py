@@ -60,9 +60,7 @@ def test_clients_that_come_and_go_are_all_there_in_their_tasks(tiny, private):
     assert told["sampling"] == "all clients in every round"
     assert told["epsilon_participants_hidden"] is None
     assert Enrollment.from_table(table).active(0) == (0, 2)
-    assert told["epsilon"] == pytest.approx(
-        metrics.embedding_epsilon(4.0, 1e-5, times=6)
-    )  # the client that stays
+    assert told["epsilon"] == pytest.approx(metrics.embedding_epsilon(4.0, 1e-5, times=6))  # the client that stays
 
 
 class Told(SIT):
@@ -93,9 +91,7 @@ def test_noise_on_summaries_follows_from_secrets_that_a_run_keeps(tiny, process,
     whole = {**told.seeds, **again.seeds}
     assert len({*whole.values(), *other.seeds.values()}) == 18  # three clients, three tasks, two runs
     assert len({seed[:2] for seed in other.seeds.values()}) == 3
-    assert not any(
-        number < 2**16 for seed in other.seeds.values() for number in seed[:2]
-    )  # once in 10,000 runs
+    assert not any(number < 2**16 for seed in other.seeds.values() for number in seed[:2])  # once in 10,000 runs
 
 
 def test_draws_that_an_epsilon_rests_on_follow_from_a_secret(tiny, private, process, noisy, tmp_path):
@@ -104,9 +100,7 @@ def test_draws_that_an_epsilon_rests_on_follow_from_a_secret(tiny, private, proc
         tiny.run(made, reporters=[recorder], num_rounds=8, clients_per_round=2, **options)
         return [event["participants"] for event in recorder.events if event["event"] == "round"]
 
-    by_seed = [
-        sample_clients(Settings(8, 7, 2), range(3), task, number) for task in range(3) for number in range(8)
-    ]
+    by_seed = [sample_clients(Settings(8, 7, 2), range(3), task, number) for task in range(3) for number in range(8)]
     assert drawn(process) == by_seed
     private_draws = drawn(private, privacy=PRIVACY)
     assert private_draws != by_seed  # equal by chance once in 3^24 runs, as are two runs

@@ -120,12 +120,7 @@ def test_all_that_a_client_keeps_is_on_the_page_and_what_never_leaves_it_does_no
     assert not never & names(table("value"))
 
 
-RARE = {
-    "not_reported",
-    "worker_failures",
-    "left_out_reasons",
-    "nothing_learned",
-}  # of clients and workers that fail
+RARE = {"not_reported", "worker_failures", "left_out_reasons", "nothing_learned"}  # of clients and workers that fail
 
 
 def test_all_that_a_history_has_is_on_the_page(folders):

@@ -61,9 +61,7 @@ def test_stopped_after_every_event(tiny, process, straight, tmp_path):
 
 
 @pytest.mark.parametrize("stop", [1, 6])
-def test_stopped_between_the_line_of_history_and_the_checkpoint(
-    tiny, process, straight, tmp_path, monkeypatch, stop
-):
+def test_stopped_between_the_line_of_history_and_the_checkpoint(tiny, process, straight, tmp_path, monkeypatch, stop):
     from tffcl.program.run_directory import RunDirectory
 
     save, calls = RunDirectory.save, []
@@ -160,9 +158,7 @@ def test_a_checkpoint_of_another_format_is_one_clear_line(tiny, process, stopped
         tiny.run(process, folder, clients_per_round=2, resume=True)
 
 
-def test_a_round_writes_what_changed_at_those_that_took_part_and_nothing_of_the_knowledge_base(
-    tiny, process, tmp_path
-):
+def test_a_round_writes_what_changed_at_those_that_took_part_and_nothing_of_the_knowledge_base(tiny, process, tmp_path):
     written, entries = [], {}
 
     class Watch:
@@ -236,9 +232,7 @@ def test_two_processes_cannot_share_a_directory(tiny, process, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "knowledge", "manifest", "history"])
-def test_a_full_disk_leaves_the_last_checkpoint_whole(
-    tiny, process, straight, stopped, tmp_path, monkeypatch, what
-):
+def test_a_full_disk_leaves_the_last_checkpoint_whole(tiny, process, straight, stopped, tmp_path, monkeypatch, what):
     folder = stopped(5, tmp_path)  # the next event ends a task, with which the knowledge base grows
     full = OSError(errno.ENOSPC, "No space left on device")
 
@@ -252,9 +246,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
             real = os.replace
             patch.setattr("os.replace", lambda a, b: fail() if "knowledge" in str(b) else real(a, b))
         elif what == "manifest":
-            patch.setattr(
-                "tffcl.program.checkpoint.write_json", lambda path, _: storage.write_whole(path, fail)
-            )
+            patch.setattr("tffcl.program.checkpoint.write_json", lambda path, _: storage.write_whole(path, fail))
         else:
             patch.setattr("tffcl.program.history._open", fail)
         advice = "cannot write .*: No space left on device; make room; the last checkpoint is whole: resume"

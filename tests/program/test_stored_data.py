@@ -35,9 +35,7 @@ def test_what_the_program_knows_of_them(tiny, tff_context, written):
     assert data.task(1, 1).counts == {"train": 12, "validation": 4, "test": 6}
     assert data.task(2, 0).num_classes == tiny.CLASSES
     names = sorted(path.name for path in (written / "client-0002").glob("*.index"))
-    assert names == [
-        f"data-{t:03d}-{split}.index" for t in (0, 1) for split in ("test", "train", "validation")
-    ]
+    assert names == [f"data-{t:03d}-{split}.index" for t in (0, 1) for split in ("test", "train", "validation")]
 
 
 def test_wrong_data_are_not_written(tiny, process, tmp_path):

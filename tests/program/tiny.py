@@ -129,9 +129,7 @@ def build_finalizer(kind, update):
 def build_process(work=None):
     work = work or TinyWork()
     update = tff.to_type(OrderedDict(base=floats(SIZE)))
-    return compose_continual_process(
-        work, tff.aggregators.MeanFactory(), build_finalizer(floats(SIZE), update)
-    )
+    return compose_continual_process(work, tff.aggregators.MeanFactory(), build_finalizer(floats(SIZE), update))
 
 
 class TinyData:
@@ -176,13 +174,5 @@ def run_enrolled(process, table, output_dir=None, **options):
 
 def run(process, output_dir=None, data=None, transfer=None, **options):
     """A run of 3 tasks and 2 rounds; told to nobody."""
-    options = {
-        "num_rounds": 2,
-        "seed": 7,
-        "reporters": (),
-        "summarise": lambda one: one.train["x"],
-        **options,
-    }
-    return run_program(
-        process, data or TinyData(), transfer or PreviousTask(), output_dir=output_dir, **options
-    )
+    options = {"num_rounds": 2, "seed": 7, "reporters": (), "summarise": lambda one: one.train["x"], **options}
+    return run_program(process, data or TinyData(), transfer or PreviousTask(), output_dir=output_dir, **options)

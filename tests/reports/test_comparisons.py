@@ -55,9 +55,7 @@ def drawn(monkeypatch):
 
 
 def heights(figure):
-    return [
-        [bar.get_height() for bar in bars] for bars in figure.axes[0].containers if hasattr(bars, "patches")
-    ]
+    return [[bar.get_height() for bar in bars] for bars in figure.axes[0].containers if hasattr(bars, "patches")]
 
 
 def legend(figure):
@@ -117,20 +115,12 @@ def test_bars_by_hand(tmp_path, drawn):
     )
     assert legend(figure) == ["one", "two", "pooled", "offline"]
     axis = figure.axes[0]
-    assert [tick.get_text() for tick in axis.get_xticklabels()] == [
-        "Task 1\nupright",
-        "Task 2\nturned",
-        "Average",
-    ]
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["Task 1\nupright", "Task 2\nturned", "Average"]
     spreads, lines = axis.collections
     # The standard deviation of 25 and 75 is 50 / sqrt(2).
     np.testing.assert_allclose(spreads.get_segments()[0][:, 1], [50 - 50 / 2**0.5, 50 + 50 / 2**0.5])
     assert [segment[0, 1] for segment in lines.get_segments()] == [90, 60, 75]
-    assert [text.get_text() for text in axis.texts] == [
-        *("50", "88", "69"),
-        *("75", "100", "88"),
-        *("90", "60", "75"),
-    ]
+    assert [text.get_text() for text in axis.texts] == [*("50", "88", "69"), *("75", "100", "88"), *("90", "60", "75")]
 
 
 def test_bars_without_data_have_no_number(tmp_path, drawn):

@@ -56,9 +56,7 @@ def test_attention_by_hand():
 
 def test_all_plots_of_a_run(tmp_path):
     (tmp_path / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in HISTORY))
-    (tmp_path / "results.json").write_text(
-        json.dumps({**RESULTS, "config": {"tasks": [["3", "7", "9"]] * 2}})
-    )
+    (tmp_path / "results.json").write_text(json.dumps({**RESULTS, "config": {"tasks": [["3", "7", "9"]] * 2}}))
     np.savez(tmp_path / "samples.npz", samples=np.zeros([2, 2, 3, 8, 8], np.uint8))
     names = ["communication", "accuracy_matrix", "nll_by_task", "attention", "samples"]
     paths = reports.write_plots(tmp_path)

@@ -24,9 +24,7 @@ def test_cells_as_markdown_and_text():
 def test_columns_that_some_row_has():
     more = {**ROWS[1], "epsilon": 9.99726, "candidates": 3000, "top5": 1, "mean_rank": 1.25}
     header, _, raw, sampled = reports.leak_table([ROWS[0], more], markdown=True).splitlines()
-    header, raw, sampled = (
-        [cell.strip() for cell in line.strip("|").split("|")] for line in (header, raw, sampled)
-    )
+    header, raw, sampled = ([cell.strip() for cell in line.strip("|").split("|")] for line in (header, raw, sampled))
     assert dict(zip(header, sampled)) == {
         "sharing": "sampled",
         "beta": "0.0001",

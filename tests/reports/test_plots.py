@@ -22,13 +22,7 @@ HISTORY = [
         "bytes_down": {"0": 500_000},
         "bytes_down_dense": {"0": 500_000},
     },
-    {
-        "event": "round",
-        "task": 0,
-        "round": 1,
-        "accuracy": {"0": [0.75]},
-        "bytes_up": {"0": 1_000_000, "1": None},
-    },
+    {"event": "round", "task": 0, "round": 1, "accuracy": {"0": [0.75]}, "bytes_up": {"0": 1_000_000, "1": None}},
     {"event": "task_end", "task": 0, "accuracy": [[0.75], [None]], "bytes_up": {"0": 250_000}},
     {
         "event": "round",

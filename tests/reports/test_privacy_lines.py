@@ -18,10 +18,7 @@ def test_a_run_without_noise_has_nothing_to_say():
 
 @pytest.mark.parametrize("hidden", [2.0, 8.391, None])
 def test_updates_of_the_base(hidden):
-    results = {
-        "method": "fedavg",
-        "privacy": {"base_updates": {**UPDATES, "epsilon_participants_hidden": hidden}},
-    }
+    results = {"method": "fedavg", "privacy": {"base_updates": {**UPDATES, "epsilon_participants_hidden": hidden}}}
     (line,) = reports.privacy_lines(results)
     assert line.startswith(
         "privacy: the updates of the base are (8.39, 1e-05)-differentially private for a whole client"

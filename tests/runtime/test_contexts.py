@@ -71,9 +71,7 @@ def test_a_computation_is_sent_once(tff_context, monkeypatch):
     sent = []
     stub = type(tff_context.context.executor_factory.create_executor({tff.CLIENTS: 5})._stub)
     plain = stub.create_value
-    monkeypatch.setattr(
-        stub, "create_value", lambda self, request: sent.append(request) or plain(self, request)
-    )
+    monkeypatch.setattr(stub, "create_value", lambda self, request: sent.append(request) or plain(self, request))
     _double_and_mean(clients, clients[0])
     assert not sent
     tff.federated_computation(lambda x: x, tff.FederatedType(_VECTOR, tff.CLIENTS))(clients)

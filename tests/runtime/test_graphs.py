@@ -50,9 +50,7 @@ def mutable(keys):
 
 
 def dense(keys):
-    table = tf.lookup.experimental.DenseHashTable(
-        tf.int64, tf.int64, _NOT_THERE, empty_key=-2, deleted_key=-3
-    )
+    table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, _NOT_THERE, empty_key=-2, deleted_key=-3)
     return inserted(table, keys)
 
 

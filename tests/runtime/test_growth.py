@@ -46,9 +46,7 @@ def _context(request, tff_context):
     if request.param == "local":
         yield tff_context.context
         return
-    with (
-        runtime.in_process() if request.param == "in_process" else runtime.local(1, num_workers=2) as entered
-    ):
+    with runtime.in_process() if request.param == "in_process" else runtime.local(1, num_workers=2) as entered:
         yield entered.context
 
 

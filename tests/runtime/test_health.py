@@ -47,11 +47,7 @@ def test_what_is_an_address(address):
 
 @pytest.mark.parametrize(
     ("addresses", "message"),
-    [
-        ([], "a list of host:port"),
-        ("localhost:1", "a list of host:port"),
-        (["a:1", "a:1"], "each worker once"),
-    ],
+    [([], "a list of host:port"), ("localhost:1", "a list of host:port"), (["a:1", "a:1"], "each worker once")],
 )
 def test_lists_that_are_none(addresses, message):
     with pytest.raises(InputError, match=message):

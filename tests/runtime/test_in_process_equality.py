@@ -90,9 +90,7 @@ def _draw(_):
 
 
 def test_clients_draw_each_their_own():
-    compute = tff.federated_computation(
-        lambda x: tff.federated_map(_draw, x), tff.FederatedType(np.int32, tff.CLIENTS)
-    )
+    compute = tff.federated_computation(lambda x: tff.federated_map(_draw, x), tff.FederatedType(np.int32, tff.CLIENTS))
     with runtime.in_process(clients_at_once=2):
         assert len({float(value) for value in compute([0] * 8) + compute([0] * 8)}) == 16
 
@@ -103,10 +101,7 @@ def test_tff_learning_s_weighted_fed_avg(tff_context):
     def model_fn():
         model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones", input_shape=[2])])
         return tff.learning.models.from_keras_model(
-            model,
-            tf.keras.losses.MeanSquaredError(),
-            input_spec=spec,
-            metrics=[tf.keras.metrics.MeanSquaredError()],
+            model, tf.keras.losses.MeanSquaredError(), input_spec=spec, metrics=[tf.keras.metrics.MeanSquaredError()]
         )
 
     process = tff.learning.algorithms.build_weighted_fed_avg(
@@ -116,9 +111,7 @@ def test_tff_learning_s_weighted_fed_avg(tff_context):
     )
     rng = np.random.default_rng(1)
     x = [rng.normal(size=(5 + n, 2)).astype("f") for n in range(3)]
-    data = [
-        tf.data.Dataset.from_tensor_slices(OrderedDict(x=a, y=a[:, :1] - 2 * a[:, 1:])).batch(3) for a in x
-    ]
+    data = [tf.data.Dataset.from_tensor_slices(OrderedDict(x=a, y=a[:, :1] - 2 * a[:, 1:])).batch(3) for a in x]
 
     def run():
         state = process.initialize()

@@ -33,9 +33,7 @@ def _round(server, x):
 
 
 SERVER = np.array([10, 20], np.float32)
-CLIENTS = [
-    np.array([n, n * n], np.float32) for n in (1, 2, 3, 4, 5)
-]  # three for the first worker, two for the other
+CLIENTS = [np.array([n, n * n], np.float32) for n in (1, 2, 3, 4, 5)]  # three for the first worker, two for the other
 OF_WORKER = ([0, 1, 2], [3, 4])
 FETCHES = 11  # of partial sums, of the mean for its broadcast, and of the results
 
@@ -182,9 +180,7 @@ def test_a_worker_that_hangs_is_noticed_within_the_time_for_a_call(pair, choice,
         assert_round_of(result, OF_WORKER[0] if choice == "leave-out" else range(5))
         (event,) = entered.events
         assert event == {"worker": pair[1].address, "reason": "not done within the time for a call"}
-        assert (
-            noticed[0] - start > seconds / 2
-        )  # the time counts from the start of the call, after it was compiled
+        assert noticed[0] - start > seconds / 2  # the time counts from the start of the call, after it was compiled
 
 
 def test_a_choice_that_is_none(pair):

@@ -32,9 +32,7 @@ def _totals_of_clients(tasks):
 )
 def _broadcast(shared, own):
     return tff.federated_map(
-        tff.tensorflow.computation(
-            lambda one, other: tf.reduce_sum(one) + tf.reduce_sum(other), [_VECTOR, _VECTOR]
-        ),
+        tff.tensorflow.computation(lambda one, other: tf.reduce_sum(one) + tf.reduce_sum(other), [_VECTOR, _VECTOR]),
         (tff.federated_broadcast(shared), own),
     )
 

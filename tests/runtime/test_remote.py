@@ -66,11 +66,7 @@ def assert_right(result):
 @contextlib.contextmanager
 def two_workers(**options):
     """Two workers of our own, and a runtime that knows only their addresses."""
-    with (
-        Worker(1) as one,
-        Worker(1) as other,
-        runtime.remote([one.address, other.address], **options) as entered,
-    ):
+    with Worker(1) as one, Worker(1) as other, runtime.remote([one.address, other.address], **options) as entered:
         yield entered, (one, other)
 
 
@@ -147,9 +143,7 @@ def test_all_workers_gone_is_one_clear_line():
         assert _quick(CLIENTS) == 10
         for worker in workers:
             os.kill(worker.pid, signal.SIGKILL)
-        with pytest.raises(
-            errors.RunError, match=r"^lost all workers \(localhost:.*; localhost:.*\)$"
-        ) as caught:
+        with pytest.raises(errors.RunError, match=r"^lost all workers \(localhost:.*; localhost:.*\)$") as caught:
             _quick(CLIENTS)
         assert "\n" not in str(caught.value)
 

@@ -116,10 +116,7 @@ class LoseInRound:
 def test_a_round_without_the_clients_of_a_lost_worker(tiny, process, tmp_path, monkeypatch):
     """As if they had not been drawn for it; of three clients the second worker has the last."""
     shown, data = io.StringIO(), tiny.TinyData(num_tasks=2)
-    with (
-        remote_runtime.LocalWorkers(2, 1, on_lost_worker="leave-out") as local,
-        monkeypatch.context() as patch,
-    ):
+    with remote_runtime.LocalWorkers(2, 1, on_lost_worker="leave-out") as local, monkeypatch.context() as patch:
         lose = LoseInRound(2, local.workers[1], monkeypatch)
         patch.setattr(runtime, "allow_missing_clients", lose, raising=False)
         tiny.run(process, tmp_path / "run", data, reporters=[ProgressBar(shown)])

@@ -117,9 +117,7 @@ def test_a_computation_through_mutual_tls(folder, door):
 
 def test_a_certificate_of_another_authority_is_refused(folder, door):
     port = _free_port()
-    with _coordinator(
-        folder, port, door, c=("coordinator.pem", "stranger.pem"), d=("coordinator.key", "stranger.key")
-    ):
+    with _coordinator(folder, port, door, c=("coordinator.pem", "stranger.pem"), d=("coordinator.key", "stranger.key")):
         assert health.check(f"127.0.0.1:{port}", 3.0) is not None
 
 

@@ -17,10 +17,7 @@ from tffcl.runtime.runtime import operation_error
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            "/a/file; No such file or directory\n\t [[{{node ReadFile}}]]",
-            "/a/file; No such file or directory",
-        ),
+        ("/a/file; No such file or directory\n\t [[{{node ReadFile}}]]", "/a/file; No such file or directory"),
         (
             "Graph execution error:\n\nDetected at node CheckNumerics defined at (most recent call last):\n"
             "<stack traces unavailable>\nnot finite : Tensor had NaN values\n\t [[{{node CheckNumerics}}]]\n\t "
@@ -54,9 +51,7 @@ UNREPEATABLE = {
 
 @pytest.mark.parametrize("draw", UNREPEATABLE.values(), ids=UNREPEATABLE)
 def test_what_a_worker_refuses_for_not_repeating_names_the_cause_and_the_way_out(tff_context, draw):
-    with pytest.raises(
-        errors.OperationError, match="without a seed or reads the clock.*repeatable=False"
-    ) as caught:
+    with pytest.raises(errors.OperationError, match="without a seed or reads the clock.*repeatable=False") as caught:
         tff.tensorflow.computation(draw)()
     assert "\n" not in str(caught.value)
     assert tff.tensorflow.computation(lambda: tf.random.stateless_uniform([], [1, 2]))() == np.float32(
@@ -155,15 +150,8 @@ def test_entries_in_another_order_or_of_other_names_are_never_taken_for_each_oth
     with RUNTIMES[name]():
         for one in (right, dict(right), (1, 2), [1, 2], tff.structure.Struct(right.items())):
             assert _features(one, [OrderedDict(train=one)] * 2) == (1, [1, 1])
-        for wrong in (
-            OrderedDict(label=2, features=1),
-            {"label": 2, "features": 1},
-            _twins(1, 2) | {"x": 3},
-            {"x": 1},
-        ):
-            with pytest.raises(
-                errors.ArgumentError, match=r"argument\.server: expected the entries \['features'"
-            ):
+        for wrong in (OrderedDict(label=2, features=1), {"label": 2, "features": 1}, _twins(1, 2) | {"x": 3}, {"x": 1}):
+            with pytest.raises(errors.ArgumentError, match=r"argument\.server: expected the entries \['features'"):
                 _features(wrong, [OrderedDict(train=right)])
             clients = [OrderedDict(train=right), OrderedDict(train=wrong)]
             words = r"argument\.clients\[client 1\]\.train: expected the entries \['features', 'label'\], in this order"

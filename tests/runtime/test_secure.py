@@ -23,8 +23,7 @@ def context(request):
 def updates(scale: float) -> list[OrderedDict]:
     rng = np.random.default_rng(3)
     return [
-        OrderedDict(delta=(scale * rng.normal(size=6)).astype(np.float32), sent=rng.random(6) < 0.6)
-        for _ in range(3)
+        OrderedDict(delta=(scale * rng.normal(size=6)).astype(np.float32), sent=rng.random(6) < 0.6) for _ in range(3)
     ]
 
 

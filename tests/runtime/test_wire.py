@@ -54,10 +54,7 @@ CASES = {
     "broadcast": (_large(), tff.FederatedType(VECTOR, tff.CLIENTS, all_equal=True)),
     "named": (collections.OrderedDict(b=_large(), a=7), PAIR),
     "unnamed": ((_large(), 7), tff.to_type((VECTOR, np.int32))),
-    "clients with structures": (
-        [collections.OrderedDict(b=_large(), a=i) for i in range(3)],
-        _at_clients(PAIR),
-    ),
+    "clients with structures": ([collections.OrderedDict(b=_large(), a=i) for i in range(3)], _at_clients(PAIR)),
     "structure of clients": (([_large()], _large()), tff.to_type((_at_clients(VECTOR), VECTOR))),
 }
 
@@ -95,8 +92,6 @@ def test_a_value_that_does_not_fit_raises_what_tff_raises(value, type_spec):
     assert str(ours.value) == f"expected a value of type {type_spec}: {' '.join(str(theirs.value).split())}"
 
 
-@pytest.mark.parametrize(
-    ("number", "expected"), [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\1"), (300, b"\xac\2")]
-)
+@pytest.mark.parametrize(("number", "expected"), [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\1"), (300, b"\xac\2")])
 def test_varint(number, expected):
     assert wire._varint(number) == expected

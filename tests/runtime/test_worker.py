@@ -50,9 +50,7 @@ ENDINGS = {
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
 def test_worker_is_gone_after_the_process_ends(ending):
     process, worker_pid = _start_script(ending)
-    process.communicate(
-        timeout=PATIENCE
-    )  # returns only when nobody holds the pipes any more, the worker included
+    process.communicate(timeout=PATIENCE)  # returns only when nobody holds the pipes any more, the worker included
     assert is_gone_soon(worker_pid)
 
 

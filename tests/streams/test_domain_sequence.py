@@ -111,9 +111,7 @@ def test_domains_with_images_of_their_own():
     groups = [np.where(LABELS < 2, LABELS, -1), np.where(LABELS > 2, LABELS - 3, -1)]
     tests = [np.where(TEST_LABELS < 2, TEST_LABELS, -1), np.where(TEST_LABELS > 2, TEST_LABELS - 3, -1)]
     for base in (None, [0, 0], [7, 3]):
-        stream = streams.domain_sequence(
-            groups, tests, num_clients=3, examples_per_task=20, shared_base=base, seed=1
-        )
+        stream = streams.domain_sequence(groups, tests, num_clients=3, examples_per_task=20, shared_base=base, seed=1)
         assert stream.task(0, 1).labels == (0, 1)
         check(stream, groups, tests, Enrollment.full(3, 2), 20)
 
@@ -178,12 +176,8 @@ def test_too_few_examples_say_what_would_be_possible():
             "fewer, or fewer clients"
         ),
     ):
-        streams.domain_sequence(
-            [[0, 1] * 9, labels], [[0], [1]], num_clients=2, examples_per_task=8, shared_base=None
-        )
-    with pytest.raises(
-        StreamError, match="domain 0 has 1 training .*its 9 clients need 9: enrol fewer clients"
-    ):
+        streams.domain_sequence([[0, 1] * 9, labels], [[0], [1]], num_clients=2, examples_per_task=8, shared_base=None)
+    with pytest.raises(StreamError, match="domain 0 has 1 training .*its 9 clients need 9: enrol fewer clients"):
         streams.domain_sequence([[0]], [[0]], num_clients=9, examples_per_task=1)
 
 

@@ -61,9 +61,7 @@ def test_offline_by_hand():
 def test_against_brute_force(split, num_clients, num_tasks, seed):
     options = {"num_clients": num_clients, "num_tasks": num_tasks, "labels_per_task": 2, "seed": seed}
     stream = split(LABELS, TEST_LABELS, **options)
-    grown, whole, one = (
-        form(stream) for form in (streams.cumulative, streams.federated_offline, streams.offline)
-    )
+    grown, whole, one = (form(stream) for form in (streams.cumulative, streams.federated_offline, streams.offline))
     for field in ("train", "validation"):
         everything = set()
         for client, tasks in enumerate(stream.tasks):

@@ -26,10 +26,7 @@ DATA = pathlib.Path(os.environ.get("TFFCL_DATA_DIR") or BESIDE)
         ({"validation_share": float("nan")}, "validation_share must be a share from 0 to 1"),
         ({"num_clients": 300}, "1500 tasks x 4 labels = 6000 picks, but the labels' documents allow 150"),
         ({"label_names": ["a", "b"]}, r"train_labels: row 2 has label 2; label ids must be 0..1"),
-        (
-            {"min_documents": 101},
-            "only 0 of 6 labels have at least 101 training documents and a test document",
-        ),
+        ({"min_documents": 101}, "only 0 of 6 labels have at least 101 training documents and a test document"),
     ],
 )
 def test_impossible_requests_say_what_would_be_possible(arguments, message):
@@ -65,9 +62,7 @@ def test_a_task_without_a_document_of_its_label_is_named():
 def test_rare_and_untested_labels_are_left_out_and_reported():
     train = [0] * 100 + [1] * 100 + [2] * 3 + [3] * 100
     names = ["a", "b", "rare", "untested", "unseen"]
-    stream = streams.non_iid(
-        train, [0, 1, 2, 4], num_clients=1, num_tasks=2, labels_per_task=2, label_names=names
-    )
+    stream = streams.non_iid(train, [0, 1, 2, 4], num_clients=1, num_tasks=2, labels_per_task=2, label_names=names)
     assert stream.excluded_labels == (2, 3, 4)
     assert {task.labels for task in stream.tasks[0]} == {(0, 1)}
     untested = streams.non_iid(train, [0], num_clients=1, num_tasks=1, labels_per_task=3, require_test=False)
@@ -85,8 +80,7 @@ def test_each_task_gets_min_documents_of_every_label():
 
 
 @pytest.mark.parametrize(
-    "capacities",
-    [{0: 1, 1: 1, 2: 1, 3: 3}, {0: 2, 1: 2, 2: 2}, {0: 3, 1: 3, 2: 0}, {0: 1, 1: 2, 2: 3, 3: 1, 4: 1}],
+    "capacities", [{0: 1, 1: 1, 2: 1, 3: 3}, {0: 2, 1: 2, 2: 2}, {0: 3, 1: 3, 2: 0}, {0: 1, 1: 2, 2: 3, 3: 1, 4: 1}]
 )
 def test_tight_capacities_are_always_filled(capacities):
     for seed in range(50):
@@ -130,9 +124,7 @@ def test_real_fine_grained_trec():
     train, test = ([names.index(label) for label in column] for column in read)
     stream = streams.non_iid(train, test, label_names=names)
     assert all(
-        len(task.test) and len(task.train) >= 4 and len(task.validation)
-        for tasks in stream.tasks
-        for task in tasks
+        len(task.test) and len(task.train) >= 4 and len(task.validation) for tasks in stream.tasks for task in tasks
     )
     assert len(names) == 50
     assert len(stream.excluded_labels) == 8

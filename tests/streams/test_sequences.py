@@ -59,9 +59,7 @@ def test_single_digits_by_default():
 
 
 @hypothesis.settings(max_examples=40)
-@hypothesis.given(
-    st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.booleans(), st.integers(0, 1000)
-)
+@hypothesis.given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.booleans(), st.integers(0, 1000))
 def test_any_drawn_sequence(num_clients, num_tasks, per_task, same_order, seed):
     stream = streams.label_sequence(
         LABELS,
@@ -84,11 +82,7 @@ def test_digits_then_letters():
     labels, test_labels = rng.integers(0, 36, 4000), np.arange(36)
     digits, letters = range(10), range(10, 36)
     stream = streams.label_sequence(
-        labels,
-        test_labels,
-        num_tasks=4,
-        labels_per_task=[3, 3, 13, 13],
-        pools=[digits, digits, letters, letters],
+        labels, test_labels, num_tasks=4, labels_per_task=[3, 3, 13, 13], pools=[digits, digits, letters, letters]
     )
     for tasks in stream.tasks:
         assert [len(task.labels) for task in tasks] == [3, 3, 13, 13]
@@ -172,10 +166,7 @@ def test_a_label_twice_at_one_client():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"num_tasks": 11},
-            "need 11 different labels, but only 10 of 10 can be drawn: ask for fewer num_tasks",
-        ),
+        ({"num_tasks": 11}, "need 11 different labels, but only 10 of 10 can be drawn: ask for fewer num_tasks"),
         ({"num_tasks": 4, "labels_per_task": 3}, "need 12 different labels, but only 10 of 10"),
         ({"labels_per_task": 0}, "labels_per_task must be a whole number, 1 or more; got 0"),
         ({"labels_per_task": 1.5}, "labels_per_task must be a whole number"),
@@ -205,14 +196,10 @@ def test_impossible_draws(arguments, message):
 def test_rare_and_untested_labels_are_left_out_and_reported():
     train = [0] * 100 + [1] * 100 + [2] * 11 + [3] * 100
     tests = [0, 1, 2, 4]
-    stream = streams.label_sequence(
-        train, tests, num_tasks=2, label_names=["a", "b", "rare", "untested", "none"]
-    )
+    stream = streams.label_sequence(train, tests, num_tasks=2, label_names=["a", "b", "rare", "untested", "none"])
     assert stream.excluded_labels == (2, 3, 4)
     assert {task.labels for task in flat(stream)} == {(0,), (1,)}
-    with pytest.raises(
-        StreamError, match=r"\(label 2, label 3, label 4 lack 12 training examples and a test exa"
-    ):
+    with pytest.raises(StreamError, match=r"\(label 2, label 3, label 4 lack 12 training examples and a test exa"):
         streams.label_sequence(train, tests, num_tasks=3)
     assert streams.label_sequence(train, tests, num_tasks=3, require_test=False).excluded_labels == (2, 4)
 
@@ -229,10 +216,7 @@ def test_rare_and_untested_labels_are_left_out_and_reported():
         ([[0, "3"]], r"assignments\[0\]\[1\]: expected a label id, or several; got '3'"),
         ([[0, 1.0]], r"assignments\[0\]\[1\]: expected a label id"),
         ([[0, 2], [0, 12]], r"assignments\[1\]\[1\]: 12 is no label of the dataset, which has 0..2"),
-        (
-            [[0, 2], [2, 2]],
-            r"assignments\[0\]\[1\]: label 2 has 2 training examples; the 3 tasks that hold it need 3",
-        ),
+        ([[0, 2], [2, 2]], r"assignments\[0\]\[1\]: label 2 has 2 training examples; the 3 tasks that hold it need 3"),
         ([[0, 1]], r"assignments\[0\]\[1\]: label 1 has no test example"),
     ],
 )
@@ -243,12 +227,8 @@ def test_assignments_that_cannot_be(assignments, message):
 
 
 def test_a_digit_that_nobody_has_is_named():
-    with pytest.raises(
-        StreamError, match=r"assignments\[1\]\[0\]: label 3 \(three\) has 0 training examples"
-    ):
-        streams.assigned_sequence(
-            [0, 1, 2], [0, 1, 2, 3], [[0], [3]], label_names=["zero", "one", "two", "three"]
-        )
+    with pytest.raises(StreamError, match=r"assignments\[1\]\[0\]: label 3 \(three\) has 0 training examples"):
+        streams.assigned_sequence([0, 1, 2], [0, 1, 2, 3], [[0], [3]], label_names=["zero", "one", "two", "three"])
 
 
 def test_numpy_labels_are_labels():

@@ -24,8 +24,7 @@ def documents(task):
 
 def content(stream):
     return [
-        (t.client, t.task, t.labels, t.train.tolist(), t.validation.tolist(), t.test.tolist())
-        for t in flat(stream)
+        (t.client, t.task, t.labels, t.train.tolist(), t.validation.tolist(), t.test.tolist()) for t in flat(stream)
     ]
 
 
@@ -99,9 +98,7 @@ def test_overlap_counts_by_hand(overlap):
 
 
 def test_overlap_zero_is_the_non_iid_split_and_validation_never_leaks():
-    assert content(streams.overlapping(LABELS, TEST_LABELS, overlap=0)) == content(
-        streams.non_iid(LABELS, TEST_LABELS)
-    )
+    assert content(streams.overlapping(LABELS, TEST_LABELS, overlap=0)) == content(streams.non_iid(LABELS, TEST_LABELS))
     tasks = flat(streams.overlapping(LABELS, TEST_LABELS, overlap=0.5))
     trained = set().union(*(task.train.tolist() for task in tasks))
     assert not trained & set().union(*(task.validation.tolist() for task in tasks))

@@ -136,7 +136,5 @@ def test_what_is_no_regular_file_is_one_line(tmp_path, make):
 
 def test_arrays_that_are_needed_are_named(path):
     assert list(archive.read(path, "past", "base")) == list(ARRAYS)
-    with pytest.raises(
-        RunError, match=r"expected the arrays \['past', 'none'\], found \['base', 'name', 'past'"
-    ):
+    with pytest.raises(RunError, match=r"expected the arrays \['past', 'none'\], found \['base', 'name', 'past'"):
         archive.read(path, "past", "none")

@@ -41,9 +41,7 @@ def test_fewer_documents_than_clusters_means_fewer_clusters(name):
 def test_a_centre_is_never_a_document(name, seed):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=[30, 4]).astype(np.float32)
-    vectors = np.concatenate(
-        [vectors, vectors[:12], vectors[:6]]
-    )  # documents that occur twice and three times
+    vectors = np.concatenate([vectors, vectors[:12], vectors[:6]])  # documents that occur twice and three times
     found = clustering.cluster_centres(vectors, name, 200, 2, seed)
     assert len(found)
     assert np.abs(found[:, None] - vectors).max(axis=2).min() > 1e-4

@@ -9,9 +9,7 @@ from tffcl import errors
 from tffcl.transfers import KnowledgeBase
 
 
-def filled(
-    seed: int = 0, clients: int = 3, tasks: int = 2, size: int = 7
-) -> tuple[KnowledgeBase, np.ndarray]:
+def filled(seed: int = 0, clients: int = 3, tasks: int = 2, size: int = 7) -> tuple[KnowledgeBase, np.ndarray]:
     rng = np.random.default_rng(seed)
     base, rows = KnowledgeBase(size), []
     for task in range(tasks):
@@ -153,9 +151,7 @@ def test_entries_are_appended_in_files_of_their_own(tmp_path):
     loaded = KnowledgeBase.load(tmp_path / "first.npz", tmp_path / "second.npz")
     assert loaded.entries == base.entries
     np.testing.assert_array_equal(loaded.rows(range(6)), whole[1])
-    assert [loaded.has_summary(entry) for entry in range(6)] == [
-        base.has_summary(entry) for entry in range(6)
-    ]
+    assert [loaded.has_summary(entry) for entry in range(6)] == [base.has_summary(entry) for entry in range(6)]
     for names in (["second"], ["first", "first"]):
         with pytest.raises(errors.RunError, match="not a whole knowledge base: its first entry is"):
             KnowledgeBase.load(*(tmp_path / f"{name}.npz" for name in names))

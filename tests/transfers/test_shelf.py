@@ -80,9 +80,7 @@ def test_wrong_values_and_a_full_disk(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shelves.os, "pwrite", full)
-    with pytest.raises(
-        errors.RunError, match="cannot write to a temporary file in .*: No space left on device"
-    ):
+    with pytest.raises(errors.RunError, match="cannot write to a temporary file in .*: No space left on device"):
         shelf[1] = {"value": np.ones(2)}
 
 

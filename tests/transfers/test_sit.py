@@ -263,10 +263,7 @@ def test_time_grows_with_the_number_of_entries_and_no_faster(measure):
         ({"q": 1.5}, "q should be"),
         ({"min_cluster_size": 0}, "min_cluster_size should be"),
         ({"clustering": "KNN"}, "clustering should be one of kmeans, kmedoids, gmm; found 'KNN'"),
-        (
-            {"similarity": "cosine"},
-            "similarity should be one of mean_cosine, centred_cosine, best_match, mmd",
-        ),
+        ({"similarity": "cosine"}, "similarity should be one of mean_cosine, centred_cosine, best_match, mmd"),
     ],
 )
 def test_wrong_arguments_are_one_clear_error(arguments, message):

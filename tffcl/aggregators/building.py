@@ -10,10 +10,7 @@ import tensorflow_federated as tff
 from tffcl.templates.compose import AggregationFactory
 from tffcl.templates.placed import at_clients
 
-WEIGHTED, UNWEIGHTED = (
-    tff.aggregators.WeightedAggregationFactory,
-    tff.aggregators.UnweightedAggregationFactory,
-)
+WEIGHTED, UNWEIGHTED = (tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory)
 _Create = Callable[..., tff.templates.AggregationProcess]
 
 

@@ -40,9 +40,7 @@ def by_name(**factories: AggregationFactory) -> AggregationFactory:
 
         @tff.federated_computation
         def initialize() -> tff.Value:
-            return tff.federated_zip(
-                OrderedDict((name, process.initialize()) for name, process in processes.items())
-            )
+            return tff.federated_zip(OrderedDict((name, process.initialize()) for name, process in processes.items()))
 
         def aggregate(state: tff.Value, values: tff.Value, *weights: tff.Value) -> Any:
             outputs = OrderedDict()

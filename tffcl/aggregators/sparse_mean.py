@@ -77,9 +77,7 @@ class SparseMeanFactory(tff.aggregators.UnweightedAggregationFactory):
             summed = values.next(state.values, parts[0])
             counted = counts.next(state.counts, parts[1])
             report = OrderedDict(
-                sent=tff.federated_map(tally, counted.result),
-                values=summed.measurements,
-                counts=counted.measurements,
+                sent=tff.federated_map(tally, counted.result), values=summed.measurements, counts=counted.measurements
             )
             return tff.templates.MeasuredProcessOutput(
                 state=tff.federated_zip(OrderedDict(values=summed.state, counts=counted.state)),

@@ -15,9 +15,7 @@ from tffcl.aggregators.named import by_name
 from tffcl.templates.compose import AggregationFactory
 
 
-def split_at(
-    size: int, first_factory: AggregationFactory, rest_factory: AggregationFactory
-) -> AggregationFactory:
+def split_at(size: int, first_factory: AggregationFactory, rest_factory: AggregationFactory) -> AggregationFactory:
     """Aggregates float32 `[n]`, n > size, into float32 `[n]`: FedCurv's kernels by a mean, what follows by a sum.
 
     The process that `create` returns reports `first` and `rest`, what the two aggregators report. It is weighted if

@@ -93,13 +93,9 @@ def build_fedseit(
       num_foreign: K, places for foreign adaptives; that of the network by default.
       **options: see `build_decomposed`.
     """
-    places = (
-        network.num_foreign if num_foreign is None and not isinstance(network, TextCNNConfig) else num_foreign
-    )
+    places = network.num_foreign if num_foreign is None and not isinstance(network, TextCNNConfig) else num_foreign
     if not places or places < 1:
-        raise errors.InputError(
-            f"num_foreign: FedSeIT needs at least 1 place for foreign adaptives, found {places}"
-        )
+        raise errors.InputError(f"num_foreign: FedSeIT needs at least 1 place for foreign adaptives, found {places}")
     if isinstance(network, TextCNNConfig):
         network = models.AlignedTextCNN(network, places)
     return build_decomposed(network, **options)
@@ -107,10 +103,7 @@ def build_fedseit(
 
 @errors.checked_arguments
 def build_local(
-    network: Union[models.Network, TextCNNConfig],
-    *,
-    decomposition: Optional[Decomposition] = None,
-    **options: Any,
+    network: Union[models.Network, TextCNNConfig], *, decomposition: Optional[Decomposition] = None, **options: Any
 ) -> ContinualProcess:
     """Every client by itself with FedWeIT's network: no base, no adaptives of others. The baseline of transfer.
 
@@ -125,9 +118,7 @@ def build_local(
     return build_decomposed(network, decomposition=alone, **options)
 
 
-def _build_unmasked(
-    network: models.Network, decomposition: Decomposition, **options: Any
-) -> ContinualProcess:
+def _build_unmasked(network: models.Network, decomposition: Decomposition, **options: Any) -> ContinualProcess:
     """FedWeIT as it stands: it knows nothing of a connectivity mask."""
     unaware = dataclasses.replace(decomposition, connectivity_aware=False)
     return build_decomposed(network, decomposition=unaware, **options)

@@ -51,9 +51,7 @@ class Importance(Options):
     )
 
 
-def penalties_of(
-    proximal: float, penalty: client_works.penalties.Penalties = None
-) -> list[client_works.Penalty]:
+def penalties_of(proximal: float, penalty: client_works.penalties.Penalties = None) -> list[client_works.Penalty]:
     """FedProx's penalty where mu is not 0, and whatever else is added."""
     others = [] if penalty is None else penalty if isinstance(penalty, (list, tuple)) else [penalty]
     return [*([client_works.Proximal(proximal)] if proximal else []), *others]
@@ -90,9 +88,7 @@ def build_fed_avg(
     """
     import tensorflow_federated as tff
 
-    work = client_works.PlainWork(
-        network, training or LocalTraining(), seed, penalties_of(proximal, penalty), phases
-    )
+    work = client_works.PlainWork(network, training or LocalTraining(), seed, penalties_of(proximal, penalty), phases)
     size = network.kernels.size
     factory = aggregator or tff.aggregators.MeanFactory(no_nan_division=True)
     if work.shared_type.shape[0] > size:
@@ -150,9 +146,7 @@ def _ewc(
 
 
 def _fed_curv(network: models.Network, importance: Importance, **options: Any) -> ContinualProcess:
-    return build_fed_curv(
-        network, weight=importance.penalty, fisher_examples=importance.fisher_examples, **options
-    )
+    return build_fed_curv(network, weight=importance.penalty, fisher_examples=importance.fisher_examples, **options)
 
 
 FED_AVG = Method("fedavg", build_fed_avg, "The mean of the clients' kernels; nothing against forgetting.",

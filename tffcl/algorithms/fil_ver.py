@@ -73,9 +73,7 @@ def build_fil_ver(
             f"sharing {sharing!r} without server-side training: clients would send what nobody uses; take 'none'"
         )
     if sharing == "none" and server_side_training:
-        raise errors.InputError(
-            "server-side training: needs a sharing; with 'none' nothing comes to train on"
-        )
+        raise errors.InputError("server-side training: needs a sharing; with 'none' nothing comes to train on")
     encoder = model.encoder.encoder
     if isinstance(encoder, models.IdentityEncoder) and sharing != "none" and not share_raw_data:
         raise errors.InputError(
@@ -95,9 +93,7 @@ def build_fil_ver(
     update = finalizers.build_server_update(work.shared_type, server_optimizer)
     if sharing == "none":
         return templates.compose_continual_process(work, factory, update)
-    options = (
-        server_side_training if isinstance(server_side_training, finalizers.ServerSideTraining) else None
-    )
+    options = server_side_training if isinstance(server_side_training, finalizers.ServerSideTraining) else None
     finalizer = finalizers.build_server_side_training(update, model.classifier, told, options, seed)
     rows = aggregators.by_name(weights=factory, rehearsal=aggregators.ConcatenationFactory())
     return templates.compose_continual_process(work, rows, finalizer)
@@ -121,9 +117,7 @@ class Rehearsal(Options):
         None, "In section 5.1: keep no more than --memory-share of a past task, as the paper does, though there is "
         "room for more of each before the last task.", advanced=True,
     )  # fmt: skip
-    send_per_round: int = option(
-        50, "Examples that a client sends for SST in a round, each once in all.", least=1
-    )
+    send_per_round: int = option(50, "Examples that a client sends for SST in a round, each once in all.", least=1)
     sst_steps: int = option(100, "S_max, steps of SST in a round.", least=1)
     sst_learning_rate: float = option(1e-3, "eta_s, learning rate of SST.", above=0)
     server_memory: int = option(6000, "Rows that the server keeps.", least=1)
@@ -228,9 +222,7 @@ class FilVerMethod(Method):
         """Freezes an encoder on the first task, and builds what is trained on its embeddings."""
         proximal = plan.group(Proximal).proximal
         if not self.frozen:
-            return build_fed_avg(
-                plan.embedding_classifier(), training=plan.training, proximal=proximal, seed=plan.seed
-            )
+            return build_fed_avg(plan.embedding_classifier(), training=plan.training, proximal=proximal, seed=plan.seed)
         own = plan.group(Rehearsal)
         sst: Any = False
         if self.sharing != "none":

@@ -27,9 +27,7 @@ DECOMPOSITION = Decomposition(sparsity=1e-4, retention=100.0, adaptive_factor=3.
 
 
 @errors.checked_arguments
-def build_fed_made(
-    config: MADEConfig, *, training: Optional[LocalTraining] = None, **options: Any
-) -> ContinualProcess:
+def build_fed_made(config: MADEConfig, *, training: Optional[LocalTraining] = None, **options: Any) -> ContinualProcess:
     """FedMADE (section 3.2): FedAvg of a whole MADE, its biases too; also the model of the paper's baselines.
 
     Synchronised or distinct masks, direct connections (DC), connectivity- (CA) and order-agnostic training (OA)
@@ -115,14 +113,7 @@ _BASELINES = (
     _baseline(fed_avg.FED_AVG, "finetune", "FedAvg task after task."),
     _baseline(fed_avg.FED_AVG, "cl-finetune", "The first client's tasks alone.", clients="single"),
     _baseline(fed_avg.EWC, "cl-ewc", "The first client's tasks alone, with EWC.", clients="single"),
-    _baseline(
-        fed_avg.REPLAY,
-        "cl-replay",
-        "The first client's tasks alone, with all past examples.",
-        clients="single",
-    ),
-    _baseline(
-        fed_avg.FED_AVG, "federated-offline", "FedAvg on all tasks of each client at once.", pool="clients"
-    ),
+    _baseline(fed_avg.REPLAY, "cl-replay", "The first client's tasks alone, with all past examples.", clients="single"),
+    _baseline(fed_avg.FED_AVG, "federated-offline", "FedAvg on all tasks of each client at once.", pool="clients"),
 )
 METHODS = {each.name: each for each in (CONFEDMADE, SYNCHRONISED, UNSYNCHRONISED, *_BASELINES)}

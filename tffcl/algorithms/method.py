@@ -131,19 +131,13 @@ def _options_of(builder: Callable[..., Any]) -> Optional[type]:
         if parameter.name in _GIVEN or parameter.default is parameter.empty:
             continue
         annotation = parameter.annotation
-        kind = _SCALARS.get(
-            annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-        )
+        kind = _SCALARS.get(annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
         if kind is not None:
             fields.append((parameter.name, kind, option(parameter.default, told.get(parameter.name, ""))))
     if not fields:
         return None
     return dataclasses.make_dataclass(
-        f"{builder.__name__}_options",
-        fields,
-        bases=(Options,),
-        frozen=True,
-        namespace={"from_signature": True},
+        f"{builder.__name__}_options", fields, bases=(Options,), frozen=True, namespace={"from_signature": True}
     )
 
 

@@ -73,9 +73,7 @@ class DecomposedWork(LocalWork):
         self.network, self.training, self.options, self._seed = network, training, decomposition, seed
         self.penalties = PenaltySet(penalty, network.kernels.size).without_server("DecomposedWork")
         self.phases, self.masks = tuple(phases) or (Phase(),), masks_of(network)
-        self._retention = build_retention(
-            decomposition.retention_form, decomposition.sparsity, decomposition.retention
-        )
+        self._retention = build_retention(decomposition.retention_form, decomposition.sparsity, decomposition.retention)
         self._exchange = Exchange(network, decomposition)
         self._adds_foreign = network.adds_foreign and network.num_foreign > 0
         self._set_types()
@@ -86,26 +84,8 @@ class DecomposedWork(LocalWork):
         past = ("past_mask_logits", "past_adaptive", "past_reference") if self._retention.in_objective else ()
         foreign = ("foreign",) if self._adds_foreign else ()
         kept = tuple(self.penalties.state_type)
-        self.train_reads = (
-            "key",
-            "task",
-            "base",
-            "schedule",
-            "plan",
-            "trained",
-            *CURRENT,
-            *foreign,
-            *past,
-            *kept,
-        )
-        self.train_writes = (
-            "base",
-            "schedule",
-            "trained",
-            *CURRENT,
-            *past[1:2],
-            *self.penalties.changes_in_round,
-        )
+        self.train_reads = ("key", "task", "base", "schedule", "plan", "trained", *CURRENT, *foreign, *past, *kept)
+        self.train_writes = ("base", "schedule", "trained", *CURRENT, *past[1:2], *self.penalties.changes_in_round)
         self.evaluate_type = OrderedDict((name, self.state_type[name]) for name in ("base", "plan", *CURRENT))
         self.evaluate_type["reference"] = self.state_type["past_reference"]
         if self._adds_foreign:
@@ -131,8 +111,7 @@ class DecomposedWork(LocalWork):
 
     def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
         state = {
-            name: tf.zeros([axis or 0 for axis in kind.shape], kind.dtype)
-            for name, kind in self.state_type.items()
+            name: tf.zeros([axis or 0 for axis in kind.shape], kind.dtype) for name, kind in self.state_type.items()
         }
         base = shared[: self.network.kernels.size]
         own_plan = self.masks.client_plan(plan, randomness.fold(key, randomness.PLAN))
@@ -199,9 +178,7 @@ class DecomposedWork(LocalWork):
         """
         layout = self.network.kernels
         ended = {f"past_{name}": state[name] for name in CURRENT}
-        ended["past_reference"] = decomposed_kernel(
-            layout, state["base"], state["mask_logits"], state["adaptive"]
-        )
+        ended["past_reference"] = decomposed_kernel(layout, state["base"], state["mask_logits"], state["adaptive"])
         if self._adds_foreign:
             ended["past_foreign"] = self._foreign_sum(state["attention"], state["foreign"])
         here = Round(state, shared, data, tf.constant(0), {}, tf.constant(0))
@@ -228,9 +205,7 @@ class DecomposedWork(LocalWork):
             for name in names
         }
 
-    def begin_round(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor
-    ) -> Round:
+    def begin_round(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor) -> Round:
         first = {name: state[name] for name in self.trained()}
         first["base"] = self._exchange.base_in(state["base"], shared)
         first["local"] = self._exchange.local_in(self._first_local(state, data), shared)
@@ -255,9 +230,7 @@ class DecomposedWork(LocalWork):
         options, network, state = self.options, self.network, here.state
         connectivity, batch = here.extra(step), network.batch(here.data["train"], rows)
         kernel = connected(self._kernel(values, state), connectivity)
-        losses = network.losses(
-            kernel, values["local"], values["attention"], here.data["context"], batch, step.key
-        )
+        losses = network.losses(kernel, values["local"], values["attention"], here.data["context"], batch, step.key)
         task_loss = tf.reduce_mean(losses)
         objective = task_loss
         if options.sparsity:
@@ -269,9 +242,7 @@ class DecomposedWork(LocalWork):
             objective += options.sparsity * l1
         if self._retention.in_objective:
             past = values["past_adaptive"]
-            drift = penalty(
-                network.kernels, values["base"], state["past_mask_logits"], past, state["past_reference"]
-            )
+            drift = penalty(network.kernels, values["base"], state["past_mask_logits"], past, state["past_reference"])
             objective += options.retention * drift + options.sparsity * absolute_sum(past)
         return objective, task_loss, batch
 
@@ -307,9 +278,7 @@ class DecomposedWork(LocalWork):
         upload, sent = self._exchange.outgoing(
             changed["base"], changed["mask_logits"], changed["local"], here.shared, self._support(here.state)
         )
-        kept, update, weight, metrics = accept_round(
-            changed, here, upload, sent, here.shared, finite, metrics
-        )
+        kept, update, weight, metrics = accept_round(changed, here, upload, sent, here.shared, finite, metrics)
         metrics["open_gates"] = tf.reduce_mean(tf.cast(self._exchange.gate(kept["mask_logits"]), tf.float32))
         return kept, update, weight, metrics
 
@@ -384,9 +353,7 @@ def _state_type(network: Network, adds_foreign: bool) -> OrderedDict:
     if adds_foreign:
         state["foreign"] = floats(None, size)
     state.update(
-        past_mask_logits=floats(None, masks),
-        past_adaptive=floats(None, size),
-        past_reference=floats(None, size),
+        past_mask_logits=floats(None, masks), past_adaptive=floats(None, size), past_reference=floats(None, size)
     )
     if adds_foreign:
         state["past_foreign"] = floats(None, size)

@@ -43,8 +43,7 @@ def evaluated(
     """
     if isinstance(network, Classifier):
         return classified(
-            lambda batch: network.logits(kernels, local, attention, data["context"], batch, None),
-            data["examples"],
+            lambda batch: network.logits(kernels, local, attention, data["context"], batch, None), data["examples"]
         )
     return OrderedDict(losses=_mixed(network, kernels, local, attention, plan, data))
 
@@ -105,8 +104,7 @@ def _mixed(
     def under(pattern: tf.Tensor | int) -> tf.Tensor:
         weights = masked(network, kernels, plan, pattern)
         return _in_batches(
-            lambda batch: network.losses(weights, local, attention, data["context"], batch, None),
-            data["examples"],
+            lambda batch: network.losses(weights, local, attention, data["context"], batch, None), data["examples"]
         )
 
     patterns = masks_of(network).num_patterns

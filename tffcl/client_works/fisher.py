@@ -43,9 +43,7 @@ def fisher_of_client(
     if round_num is not None:
         key = randomness.fold(key, round_num)
     drawn_from = {"context": data["context"], "examples": data["train"]}
-    return lambda most: diagonal_fisher(
-        network, kernels, local, state["plan"], drawn_from, key, most, attention
-    )
+    return lambda most: diagonal_fisher(network, kernels, local, state["plan"], drawn_from, key, most, attention)
 
 
 def diagonal_fisher(

@@ -75,9 +75,7 @@ class Variables:
     def assign(self, values: Tensors) -> None:
         """Takes over the values with which a round begins."""
         for name, pieces in self._held.items():
-            parts = (
-                tf.split(values[name], list(self.trained[name].pieces)) if len(pieces) > 1 else [values[name]]
-            )
+            parts = tf.split(values[name], list(self.trained[name].pieces)) if len(pieces) > 1 else [values[name]]
             for variable, part in zip(pieces, parts):
                 variable.assign(part)
 
@@ -90,10 +88,7 @@ class Variables:
 
     def whole(self) -> dict[str, tf.Tensor]:
         """The values, each vector in one."""
-        return {
-            name: tf.concat(value, 0) if isinstance(value, tuple) else value
-            for name, value in self.read().items()
-        }
+        return {name: tf.concat(value, 0) if isinstance(value, tuple) else value for name, value in self.read().items()}
 
     def groups(self, names: Sequence[str]) -> list[tuple[float, list[tf.Variable]]]:
         """Variables by their factor on the learning rate, those without one first."""
@@ -149,8 +144,7 @@ class TrainingLoop:
         """
         steps = -(-count // self._config.batch_size)
         states = tuple(
-            self._optimizer.begin(slots, variables)
-            for slots, (_, variables) in zip(self._slots, self._groups)
+            self._optimizer.begin(slots, variables) for slots, (_, variables) in zip(self._slots, self._groups)
         )
         epochs = tf.where(count > 0, self._config.num_epochs, 0)
 
@@ -174,13 +168,7 @@ class TrainingLoop:
         return schedule, metrics
 
     def _epoch(
-        self,
-        loss_fn: LossFn,
-        count: tf.Tensor,
-        steps: tf.Tensor,
-        states: Any,
-        learning_rate: tf.Tensor,
-        first: Step,
+        self, loss_fn: LossFn, count: tf.Tensor, steps: tf.Tensor, states: Any, learning_rate: tf.Tensor, first: Step
     ) -> tuple[Any, tf.Tensor]:
         """One pass over the examples in a new order: the optimizer's states, and the mean task loss."""
         order = tf.random.experimental.stateless_shuffle(tf.range(count), first.key)
@@ -193,9 +181,7 @@ class TrainingLoop:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(variables)
                 objective, task_loss = loss_fn(rows, here)
-            gradients = tape.gradient(
-                objective, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
-            )
+            gradients = tape.gradient(objective, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             states = self._apply(states, gradients, learning_rate)
             return step + 1, states, total + task_loss * tf.cast(tf.size(rows), tf.float32)
 
@@ -203,9 +189,7 @@ class TrainingLoop:
         _, states, total = tf.while_loop(lambda step, *_: step < steps, one_step, start)
         return states, total / tf.cast(count, tf.float32)
 
-    def _apply(
-        self, states: Any, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor
-    ) -> tuple[Any, ...]:
+    def _apply(self, states: Any, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> tuple[Any, ...]:
         new_states, start = [], 0
         for (scale, variables), slots, state in zip(self._groups, self._slots, states):
             own = gradients[start : start + len(variables)]
@@ -274,9 +258,7 @@ class LocalWork(ClientWork):
         """The variables by name."""
 
     @abc.abstractmethod
-    def begin_round(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor
-    ) -> Round:
+    def begin_round(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor) -> Round:
         """The values with which the variables begin, and what is computed once."""
 
     @abc.abstractmethod

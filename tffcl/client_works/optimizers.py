@@ -128,9 +128,7 @@ class TffOptimizer(LocalOptimizer):
         return state
 
 
-def as_local_optimizer(
-    optimizer: LocalOptimizer | tff.learning.optimizers.Optimizer | None,
-) -> LocalOptimizer:
+def as_local_optimizer(optimizer: LocalOptimizer | tff.learning.optimizers.Optimizer | None) -> LocalOptimizer:
     """`None` is Adam; a TFF optimizer is wrapped.
 
     Raises:

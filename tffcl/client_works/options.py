@@ -78,9 +78,7 @@ class Decomposition(Options):
         "closed_form", "How past adaptives follow the base.", choices=("closed_form", "gradient"), sparse=True
     )
     adaptive_factor: float = option(5.0, "A task's A starts at B over this.", advanced=True, sparse=True)
-    mask_start: float = option(
-        0.5, "sigmoid(m) at a task's start.", above=0, below=1, advanced=True, sparse=True
-    )
+    mask_start: float = option(0.5, "sigmoid(m) at a task's start.", above=0, below=1, advanced=True, sparse=True)
     gate_cutoff: float = option(
         0.25, "Entries of B whose sigmoid(m) is at most this are not sent.", least=0, below=1, sparse=True
     )
@@ -89,9 +87,7 @@ class Decomposition(Options):
         advanced=True, sparse=True,
     )  # fmt: skip
     share_dense: bool = option(
-        False,
-        "DLS: share the projections and the head too.",
-        mark=lambda chosen: "+dls" if chosen.share_dense else "",
+        False, "DLS: share the projections and the head too.", mark=lambda chosen: "+dls" if chosen.share_dense else ""
     )
     connectivity_aware: bool = True
     exchange: bool = True

@@ -138,9 +138,7 @@ class EWC(Penalty):
 
     def term(self, state: Tensors, shared: tf.Tensor, incoming: tf.Tensor) -> Term:
         total, centre, constant = state["ewc_fisher"], state["ewc_centre"], state["ewc_constant"]
-        return lambda step: (
-            0.5 * self.weight * (tf.reduce_sum(total * tf.square(step.kernels - centre)) + constant)
-        )
+        return lambda step: 0.5 * self.weight * (tf.reduce_sum(total * tf.square(step.kernels - centre)) + constant)
 
     def end_task(self, state: Tensors, kernels: tf.Tensor, fisher: Measure) -> Tensors:
         """One more term: the centre moves by its share of U, and what is left over goes into the constant."""
@@ -233,9 +231,7 @@ class PenaltySet:
         for penalty in self._penalties:
             kept = penalty.state_type(size)
             if set(kept) & set(self.state_type):
-                raise errors.InputError(
-                    f"penalty: expected each kind once, found {type(penalty).__name__} again"
-                )
+                raise errors.InputError(f"penalty: expected each kind once, found {type(penalty).__name__} again")
             self.state_type.update(kept)
         self.changes_in_round = tuple(name for p in self._penalties for name in p.changes_in_round)
         self.shared_size = size * sum(penalty.shared_vectors for penalty in self._penalties)

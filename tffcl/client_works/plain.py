@@ -62,9 +62,7 @@ class PlainWork(LocalWork):
         phases: Sequence[Phase] = (),
     ):
         if network.num_foreign:
-            raise errors.InputError(
-                f"network: expected no places for foreign adaptives, found {network.num_foreign}"
-            )
+            raise errors.InputError(f"network: expected no places for foreign adaptives, found {network.num_foreign}")
         self.network, self.training, self._seed = network, training, seed
         self.penalties = PenaltySet(penalty, network.kernels.size)
         self.phases, self.masks = tuple(phases) or (Phase(),), masks_of(network)
@@ -133,9 +131,7 @@ class PlainWork(LocalWork):
     def trained(self) -> Mapping[str, Trained]:
         return {"base": Trained((self.network.kernels.size,)), "local": Trained((self.network.local.size,))}
 
-    def begin_round(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor
-    ) -> Round:
+    def begin_round(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor) -> Round:
         first = {"base": self.penalties.kernels(shared), "local": state["local"]}
         connectivity = Connectivity(self.network, state["plan"], number)
         return Round(state, shared, data, number, first, num_examples(data["train"]), connectivity)
@@ -145,9 +141,7 @@ class PlainWork(LocalWork):
     ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
         batch = self.network.batch(here.data["train"], rows)
         weights = connected(values["base"], here.extra(step))
-        losses = self.network.losses(
-            weights, values["local"], self._attention(), here.data["context"], batch, step.key
-        )
+        losses = self.network.losses(weights, values["local"], self._attention(), here.data["context"], batch, step.key)
         loss = tf.reduce_mean(losses)
         return loss, loss, batch
 

@@ -115,9 +115,7 @@ class RehearsalWork(LocalWork):
             if value is not None and value < 0:
                 raise errors.InputError(f"{name}: expected a number that is not negative, found {value}")
         if sharing.encoder != model.encoder.encoder:
-            raise errors.InputError(
-                f"sharing: is of {sharing.encoder}, the model's is {model.encoder.encoder}"
-            )
+            raise errors.InputError(f"sharing: is of {sharing.encoder}, the model's is {model.encoder.encoder}")
         self.model, self.training, self.sharing = model, training, sharing
         self._capacity, self._task_capacity = client_memory, task_memory
         self._seed = seed
@@ -198,17 +196,13 @@ class RehearsalWork(LocalWork):
     def trained(self) -> Mapping[str, Trained]:
         return {"weights": Trained((self._classifier.weights.size,))}
 
-    def begin_round(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor
-    ) -> Round:
+    def begin_round(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor) -> Round:
         """New examples and memories are one set, randomly mixed."""
         memory = _of_state(state)
         stats = tf.concat([data["train"]["stats"], memory["vectors"]], 0)
         labels = tf.concat([data["train"]["label"], memory["label"]], 0)
         count = tf.where(num_examples(data["train"]) > 0, tf.size(labels), 0)
-        return Round(
-            state, shared, data, number, {"weights": shared}, count, {"stats": stats, "label": labels}
-        )
+        return Round(state, shared, data, number, {"weights": shared}, count, {"stats": stats, "label": labels})
 
     def step_loss(
         self, values: Mapping[str, Value], rows: tf.Tensor, step: Step, here: Round
@@ -246,20 +240,12 @@ class RehearsalWork(LocalWork):
         metrics["examples"] = num_examples(train)
         metrics["remembered"] = tf.size(_of_state(state)["label"])
         kept, update, weight, reported = accept_round(
-            {**changed, **entries},
-            here,
-            weights,
-            tf.ones_like(weights, tf.bool),
-            here.shared,
-            finite,
-            metrics,
+            {**changed, **entries}, here, weights, tf.ones_like(weights, tf.bool), here.shared, finite, metrics
         )
         if self.sharing.kind == "none":
             return dict(kept, offered=state["offered"]), update, weight, reported
         key, noise_key = self._task_key(state), self._noise_key(state)
-        rows = self.sharing.sent(
-            train["stats"], train["label"], state["run_task"], state["offered"], key, noise_key
-        )
+        rows = self.sharing.sent(train["stats"], train["label"], state["run_task"], state["offered"], key, noise_key)
         count = tf.where(weight > 0.0, tf.size(rows["label"]), 0)  # who is left out sends nothing at all
         rows = OrderedDict((name, values[:count]) for name, values in rows.items())
         reported["extra_bytes"] = count * self.sharing.row_bytes
@@ -277,9 +263,7 @@ class RehearsalWork(LocalWork):
     def faults(self, update: Tensors, limits: Tensors) -> Sequence[Fault]:
         if self.sharing.kind == "none":
             return ()
-        return rehearsal_memory.faults(
-            update["rehearsal"], limits["rows"], limits["task"], self._classifier.classes
-        )
+        return rehearsal_memory.faults(update["rehearsal"], limits["rows"], limits["task"], self._classifier.classes)
 
     def _task_key(self, state: Tensors) -> tf.Tensor:
         return randomness.fold(state["key"], state["task"])
@@ -324,6 +308,4 @@ def _to_state(rows: Mapping[str, Any]) -> OrderedDict:
 
 
 def _of_state(state: Tensors) -> OrderedDict:
-    return OrderedDict(
-        (name[len(_MEMORY) :], value) for name, value in state.items() if name.startswith(_MEMORY)
-    )
+    return OrderedDict((name[len(_MEMORY) :], value) for name, value in state.items() if name.startswith(_MEMORY))

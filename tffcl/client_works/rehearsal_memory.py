@@ -51,19 +51,10 @@ def faults(rows: Rows, most: tf.Tensor, task: tf.Tensor, classes: int) -> Sequen
     counts = tf.stack([tf.shape(values)[0] for values in rows.values()])
     label, shown = rows["label"], [tf.strings.as_string(number) for number in (most, counts[0])]
     return [
-        (
-            tf.reduce_any(tf.not_equal(counts, counts[0])),
-            f"rehearsal: {', '.join(rows)} should be equally many",
-        ),
-        (
-            counts[0] > most,
-            tf.strings.join(["rehearsal: should be ", shown[0], " rows at most, found ", shown[1]]),
-        ),
+        (tf.reduce_any(tf.not_equal(counts, counts[0])), f"rehearsal: {', '.join(rows)} should be equally many"),
+        (counts[0] > most, tf.strings.join(["rehearsal: should be ", shown[0], " rows at most, found ", shown[1]])),
         (tf.reduce_any((label < 0) | (label >= classes)), f"rehearsal: labels should be 0 to {classes - 1}"),
-        (
-            tf.reduce_any(tf.not_equal(rows["task"], task)),
-            "rehearsal: rows should be of the task that is learned",
-        ),
+        (tf.reduce_any(tf.not_equal(rows["task"], task)), "rehearsal: rows should be of the task that is learned"),
     ]
 
 

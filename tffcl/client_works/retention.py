@@ -40,12 +40,7 @@ class Retention(abc.ABC):
 
     @abc.abstractmethod
     def past_adaptives(
-        self,
-        layout: KernelLayout,
-        base: tf.Tensor,
-        mask_logits: tf.Tensor,
-        adaptive: tf.Tensor,
-        reference: tf.Tensor,
+        self, layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Tensor, adaptive: tf.Tensor, reference: tf.Tensor
     ) -> tf.Tensor:
         """A_i as it stands, float32 `[T, size]`.
 
@@ -64,12 +59,7 @@ class Gradient(Retention):
     in_objective = True
 
     def past_adaptives(
-        self,
-        layout: KernelLayout,
-        base: tf.Tensor,
-        mask_logits: tf.Tensor,
-        adaptive: tf.Tensor,
-        reference: tf.Tensor,
+        self, layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Tensor, adaptive: tf.Tensor, reference: tf.Tensor
     ) -> tf.Tensor:
         del layout, base, mask_logits, reference
         return adaptive
@@ -91,12 +81,7 @@ class ClosedForm(Retention):
         self._threshold = sparsity / (2.0 * retention) if retention else float("inf")
 
     def past_adaptives(
-        self,
-        layout: KernelLayout,
-        base: tf.Tensor,
-        mask_logits: tf.Tensor,
-        adaptive: tf.Tensor,
-        reference: tf.Tensor,
+        self, layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Tensor, adaptive: tf.Tensor, reference: tf.Tensor
     ) -> tf.Tensor:
         if self._free:
             return adaptive
@@ -117,9 +102,7 @@ def build_retention(form: str, sparsity: float, retention: float) -> Retention:
       InputError: no such form, or a negative weight.
     """
     if sparsity < 0 or retention < 0:
-        raise errors.InputError(
-            f"sparsity and retention must not be negative, found {sparsity} and {retention}"
-        )
+        raise errors.InputError(f"sparsity and retention must not be negative, found {sparsity} and {retention}")
     if form == "closed_form":
         return ClosedForm(sparsity, retention)
     if form == "gradient":

@@ -47,9 +47,7 @@ class ArrayDataset:
         for part in ("train", "test"):
             x = np.asarray(getattr(self, f"{part}_x"))
             if x.dtype.kind not in "biuf" or x.ndim < 2:
-                raise DatasetError(
-                    f"{self.name}: {part}_x should be numbers [N, ...], found {x.dtype}{list(x.shape)}"
-                )
+                raise DatasetError(f"{self.name}: {part}_x should be numbers [N, ...], found {x.dtype}{list(x.shape)}")
             x, labels = x.astype(np.float32), np.asarray(getattr(self, f"{part}_labels"))
             if not np.isfinite(x).all():
                 row = int(np.argwhere(~np.isfinite(x))[0][0])
@@ -111,9 +109,7 @@ def from_arrays(
     )
 
 
-def from_frames(
-    train: pd.DataFrame, test: pd.DataFrame, *, label: str = "label", name: str = "frames"
-) -> ArrayDataset:
+def from_frames(train: pd.DataFrame, test: pd.DataFrame, *, label: str = "label", name: str = "frames") -> ArrayDataset:
     """Two pandas frames with numeric columns and one of labels; features are scaled by the training set's mean and std.
 
     Args:
@@ -127,18 +123,14 @@ def from_frames(
     """
     for part, frame in (("train", train), ("test", test)):
         if label not in frame:
-            raise DatasetError(
-                f"{name}: {part} has no column {label!r}, only {', '.join(map(str, frame.columns))}"
-            )
+            raise DatasetError(f"{name}: {part} has no column {label!r}, only {', '.join(map(str, frame.columns))}")
     columns = [column for column in train.columns if column != label]
     missing = [column for column in columns if column not in test]
     if missing:
         raise DatasetError(f"{name}: test has no column {missing[0]!r}")
     wrong = [column for column in columns if train[column].dtype.kind not in "biuf"]
     if wrong or not columns:
-        raise DatasetError(
-            f"{name}: column {wrong[0]!r} is not numeric" if wrong else f"{name}: no columns of numbers"
-        )
+        raise DatasetError(f"{name}: column {wrong[0]!r} is not numeric" if wrong else f"{name}: no columns of numbers")
     raw = [frame[columns].to_numpy(np.float64) for frame in (train, test)]
     mean, deviation = raw[0].mean(axis=0), raw[0].std(axis=0)
     scaled = [(part - mean) / np.where(deviation > 0, deviation, 1.0) for part in raw]
@@ -164,9 +156,7 @@ def load_arrays(name_or_path: str) -> ArrayDataset:
 
     frames = []
     for part in ("train", "test"):
-        found = [
-            path / f"{part}{ending}" for ending in (".csv", ".tsv") if (path / f"{part}{ending}").is_file()
-        ]
+        found = [path / f"{part}{ending}" for ending in (".csv", ".tsv") if (path / f"{part}{ending}").is_file()]
         if len(found) != 1:
             raise DatasetError(f"{path}: expected one of {part}.csv, {part}.tsv, found {len(found)}")
         try:
@@ -179,18 +169,11 @@ def load_arrays(name_or_path: str) -> ArrayDataset:
 def as_arrays(data: Any) -> ArrayDataset:
     """Images or binary vectors as vectors of numbers, images scaled to [0, 1]."""
     if isinstance(data, ImageDataset):
-        parts = [
-            images.reshape(len(images), -1) / data.max_value
-            for images in (data.train_images, data.test_images)
-        ]
-        return ArrayDataset(
-            data.name, parts[0], data.train_labels, parts[1], data.test_labels, data.label_names
-        )
+        parts = [images.reshape(len(images), -1) / data.max_value for images in (data.train_images, data.test_images)]
+        return ArrayDataset(data.name, parts[0], data.train_labels, parts[1], data.test_labels, data.label_names)
     if isinstance(data, ArrayDataset):
         return data
-    return ArrayDataset(
-        data.name, data.train_x, data.train_labels, data.test_x, data.test_labels, data.label_names
-    )
+    return ArrayDataset(data.name, data.train_x, data.train_labels, data.test_x, data.test_labels, data.label_names)
 
 
 def _shipped(name: str) -> ArrayDataset:
@@ -201,9 +184,7 @@ def _shipped(name: str) -> ArrayDataset:
     x = (found.data - found.data.mean(axis=0)) / found.data.std(axis=0)
     tested = np.arange(len(x)) % 5 == 4
     names = [str(each) for each in found.target_names]
-    return from_arrays(
-        x[~tested], found.target[~tested], x[tested], found.target[tested], name=name, label_names=names
-    )
+    return from_arrays(x[~tested], found.target[~tested], x[tested], found.target[tested], name=name, label_names=names)
 
 
 def _npz(path: pathlib.Path) -> ArrayDataset:

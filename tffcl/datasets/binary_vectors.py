@@ -103,9 +103,7 @@ def _check_labels(labels: np.ndarray, count: int, num_labels: int, where: str) -
         )
     wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
     if wrong.size:
-        raise InputError(
-            f"{where}: row {wrong[0]} has label {labels[wrong[0]]}; expected 0..{num_labels - 1}"
-        )
+        raise InputError(f"{where}: row {wrong[0]} has label {labels[wrong[0]]}; expected 0..{num_labels - 1}")
 
 
 def _check_padding(x: np.ndarray, widths: np.ndarray, where: str) -> None:

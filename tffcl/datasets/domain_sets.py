@@ -36,9 +36,7 @@ def rotations(images: ImageDataset, angles: Sequence[float] = (0, 90, 180, 270))
     return _transformed("rotations", images, turns)
 
 
-def permutations(
-    images: ImageDataset, num_domains: int = 10, seed: int = 0, *, keep_first: bool = False
-) -> Domains:
+def permutations(images: ImageDataset, num_domains: int = 10, seed: int = 0, *, keep_first: bool = False) -> Domains:
     """All classes, the pixels in another random order in each domain; permuted MNIST in 10 domains is section 5.1.
 
     Args:
@@ -119,9 +117,7 @@ def emnist_balanced(images: ImageDataset) -> Domains:
     return class_groups([(images, tuple(range(first, first + 10))) for first in range(0, 40, 10)])
 
 
-def _transformed(
-    how: str, images: ImageDataset, changes: Sequence[tuple[str, Optional[Transform]]]
-) -> Domains:
+def _transformed(how: str, images: ImageDataset, changes: Sequence[tuple[str, Optional[Transform]]]) -> Domains:
     classes = tuple(range(len(images.label_names)))
     domains = [Domain(name, images, classes, transform) for name, transform in changes]
     return Domains(f"{images.name} {how}", tuple(domains), images.label_names)
@@ -138,8 +134,4 @@ def _is_finite(value: object) -> bool:
 def _group_name(images: ImageDataset, classes: Sequence[int]) -> str:
     """For example "mnist 0-4", or "mnist 0,2,5" where the classes do not follow each other."""
     whole = len(classes) > 1 and list(classes) == list(range(classes[0], classes[0] + len(classes)))
-    return (
-        f"{images.name} {classes[0]}-{classes[-1]}"
-        if whole
-        else f"{images.name} {','.join(map(str, classes))}"
-    )
+    return f"{images.name} {classes[0]}-{classes[-1]}" if whole else f"{images.name} {','.join(map(str, classes))}"

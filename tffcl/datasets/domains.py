@@ -39,9 +39,7 @@ class Domain:
                     f"domain {self.name!r}: {one!r} is no class of {self.images.name}, which has 0..{known - 1}"
                 )
         if not classes or len(set(classes)) < len(classes):
-            raise InputError(
-                f"domain {self.name!r}: needs at least one class, each once; got {list(classes)}"
-            )
+            raise InputError(f"domain {self.name!r}: needs at least one class, each once; got {list(classes)}")
         object.__setattr__(self, "classes", tuple(map(int, classes)))
 
     @property

@@ -176,9 +176,7 @@ def _check_bytes(content: bytes, file_name: str, url: str) -> None:
 def check_sum(found: str, expected: str, url: str) -> None:
     """Raises DatasetError unless the sha256 that was found is the expected one."""
     if found != expected:
-        raise DatasetError(
-            f"{url}: has sha256 {found}, expected {expected}; broken or changed, so it is not kept"
-        )
+        raise DatasetError(f"{url}: has sha256 {found}, expected {expected}; broken or changed, so it is not kept")
 
 
 def keep(folder: Path, names: tuple[str, ...], target: Path) -> None:

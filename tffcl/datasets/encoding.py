@@ -187,9 +187,7 @@ def random_vector(word: str, dimension: int, variance: float) -> np.ndarray:
 def _say_dropped(dataset: TextDataset, share: float) -> None:
     if share > _LITTLE:
         advice = (
-            ""
-            if dataset.unicode
-            else "; tokenise it with unicode=True (--tokeniser unicode), which keeps all letters"
+            "" if dataset.unicode else "; tokenise it with unicode=True (--tokeniser unicode), which keeps all letters"
         )
         _log.warning(
             "%s: the tokeniser drops %.0f %% of the characters, punctuation not counted%s",
@@ -203,9 +201,7 @@ def _check(vectors: WordVectors, oov: str, max_words: Optional[int]) -> None:
     if max_words is not None and max_words < 1:
         raise InputError(f"max_words must be at least 1 or None, found {max_words}")
     if np.ndim(vectors.vectors) != 2 or len(vectors.vectors) != len(vectors.words):
-        raise WordVectorError(
-            f"{vectors.source}: {len(vectors.words)} words, vectors {np.shape(vectors.vectors)}"
-        )
+        raise WordVectorError(f"{vectors.source}: {len(vectors.words)} words, vectors {np.shape(vectors.vectors)}")
     if not np.isfinite(vectors.vectors).all():
         row = int(np.flatnonzero(~np.isfinite(vectors.vectors).all(axis=1))[0])
         raise WordVectorError(

@@ -56,8 +56,6 @@ def _words(path: Path) -> list[str]:
     try:
         return pandas.read_parquet(path, columns=["index"])["index"].tolist()
     except ImportError:
-        raise WordVectorError(
-            f"glove-50: no reader for {path.name} is installed (fastparquet); {_HINT}"
-        ) from None
+        raise WordVectorError(f"glove-50: no reader for {path.name} is installed (fastparquet); {_HINT}") from None
     except Exception as error:  # each engine has error types of its own
         raise WordVectorError(f"{path}: cannot be read ({type(error).__name__}); {_HINT}") from error

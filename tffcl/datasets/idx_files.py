@@ -56,14 +56,10 @@ def _read_sizes(file: io.BufferedReader, path: PathLike, num_dimensions: int) ->
             f"0x{magic:08X}, found 0x{header[:4].hex().upper() or '(nothing)'}; is it another file?"
         )
     if len(header) < length:
-        raise DatasetError(
-            f"{path}: breaks off within its header; expected {length} bytes, found {len(header)}"
-        )
+        raise DatasetError(f"{path}: breaks off within its header; expected {length} bytes, found {len(header)}")
     sizes = struct.unpack(f">{num_dimensions}I", header[4:])
     if 0 in sizes:
-        raise DatasetError(
-            f"{path}: its header says {_by(sizes)}, which is nothing; expected at least one of each"
-        )
+        raise DatasetError(f"{path}: its header says {_by(sizes)}, which is nothing; expected at least one of each")
     if math.prod(sizes) > storage.MAX_BYTES:
         raise DatasetError(
             f"{path}: its header promises {_by(sizes)} bytes of data; at most {storage.MAX_BYTES} are read"

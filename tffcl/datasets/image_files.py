@@ -58,9 +58,7 @@ class ImageLayout:
 def find(layout: ImageLayout, folder: Path) -> Optional[tuple[Path, ...]]:
     """The paths of `layout.file_names()` under `folder`, each gzipped or plain, or None where one is missing."""
     places = [folder / name for name in layout.folders]
-    shares_names = (
-        layout.prefixes[0] == "train"
-    )  # MNIST's and Fashion-MNIST's files differ by their folder alone
+    shares_names = layout.prefixes[0] == "train"  # MNIST's and Fashion-MNIST's files differ by their folder alone
     if not shares_names or folder.resolve().name.lower() in layout.folders:
         places.insert(0, folder)
     for place in places:

@@ -50,9 +50,7 @@ def load_images(name: str = "digits", data_dir: Optional[PathLike] = None) -> Im
 
 def has_files(name: str, data_dir: Optional[PathLike] = None) -> bool:
     """Whether `load_images` would find what it needs without downloading, for one of `NAMES`."""
-    return (
-        name == "digits" or image_files.find(image_files.LAYOUTS[name], data_folder(data_dir)[0]) is not None
-    )
+    return name == "digits" or image_files.find(image_files.LAYOUTS[name], data_folder(data_dir)[0]) is not None
 
 
 def _missing(name: str, layout: image_files.ImageLayout, folder: Path) -> str:

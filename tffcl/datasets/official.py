@@ -81,15 +81,14 @@ def _parse_tmn(paths: tuple[Path, ...]) -> tuple[Rows, Rows]:
     """The split files (validation joins training), or a seeded split of the archive, which has none."""
     if len(paths) == 1:
         return parsers.seeded_split(parsers.read_news(paths[0]), TMN_TRAIN)
-    return parsers.read_tab_separated(paths[0]) + parsers.read_tab_separated(
-        paths[1]
-    ), parsers.read_tab_separated(paths[2])
+    return parsers.read_tab_separated(paths[0]) + parsers.read_tab_separated(paths[1]), parsers.read_tab_separated(
+        paths[2]
+    )
 
 
 def _parse_subj(paths: tuple[Path, ...]) -> tuple[Rows, Rows]:
     return parsers.seeded_split(
-        parsers.read_sentences(paths[0], "subjective") + parsers.read_sentences(paths[1], "objective"),
-        SUBJ_TRAIN,
+        parsers.read_sentences(paths[0], "subjective") + parsers.read_sentences(paths[1], "objective"), SUBJ_TRAIN
     )
 
 

@@ -43,9 +43,7 @@ def read_text(path: PathLike, encoding: str = "utf-8", max_bytes: int = storage.
 
 
 @contextlib.contextmanager
-def open_unzipped(
-    path: PathLike, what: str, error: type[InputError] = DatasetError
-) -> Iterator[io.BufferedReader]:
+def open_unzipped(path: PathLike, what: str, error: type[InputError] = DatasetError) -> Iterator[io.BufferedReader]:
     """The bytes of a file, or what it holds if it is gzipped, as its content tells; whatever its size.
 
     Whoever reads says how much; a small gzip file may hold any number of bytes.
@@ -103,9 +101,7 @@ def decode(content: bytes, encoding: str, path: PathLike, errors: str = "strict"
             content = content[mark_length(content[:16], path) :]
         return content.decode(encoding, errors).lstrip("\ufeff")
     except LookupError:
-        raise InputError(
-            f"encoding: {encoding!r} is none that Python knows; expected utf-8, for example"
-        ) from None
+        raise InputError(f"encoding: {encoding!r} is none that Python knows; expected utf-8, for example") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = content[error.start]

@@ -51,18 +51,14 @@ def from_files(
     """
     train_rows, test_rows = (read_rows(path, text_column, label_column, encoding) for path in (train, test))
     name = name if name is not None else Path(train).resolve().parent.name
-    return from_texts(
-        train_rows, test_rows, name=name, allow_unseen_labels=allow_unseen_labels, unicode=unicode
-    )
+    return from_texts(train_rows, test_rows, name=name, allow_unseen_labels=allow_unseen_labels, unicode=unicode)
 
 
 def from_directory(folder: PathLike, **options: Any) -> TextDataset:
     """Reads `train.*` and `test.*` of a folder; options as in `from_files`."""
     folder = Path(folder)
     if not os.path.isdir(folder):
-        raise DatasetError(
-            f"{folder}: is a file; give the folder that holds train.* and test.*, or use from_files"
-        )
+        raise DatasetError(f"{folder}: is a file; give the folder that holds train.* and test.*, or use from_files")
     options.setdefault("name", folder.resolve().name)
     return from_files(_only_table(folder, "train"), _only_table(folder, "test"), **options)
 
@@ -72,9 +68,7 @@ def is_dataset_directory(folder: PathLike) -> bool:
     return all(len(_tables(Path(folder), part)) == 1 for part in _PARTS)
 
 
-def read_rows(
-    path: PathLike, text_column: str = "text", label_column: str = "label", encoding: str = "utf-8"
-) -> Rows:
+def read_rows(path: PathLike, text_column: str = "text", label_column: str = "label", encoding: str = "utf-8") -> Rows:
     """(text, label) rows of one table."""
     reader = _READERS.get(Path(path).suffix.lower())
     if reader is None:
@@ -102,9 +96,7 @@ def _read_csv(text: str, path: PathLike, text_column: str, label_column: str) ->
     reader = csv.reader(_keep_ends(text), strict=True)
     rows: list[tuple[int, list[str]]] = []
     line = 1
-    usual = csv.field_size_limit(
-        len(text) + 1
-    )  # of the whole process; 131,072 characters are no long document
+    usual = csv.field_size_limit(len(text) + 1)  # of the whole process; 131,072 characters are no long document
     try:
         for fields in reader:
             rows.append((line, fields))
@@ -145,9 +137,7 @@ def _check_field(text: object, label: object, place: str) -> None:
     if not isinstance(text, str):
         raise DatasetError(f"{place}: the text must be a string, found {text!r:.60}")
     if isinstance(label, bool) or not isinstance(label, (str, int)) or not str(label).strip():
-        raise DatasetError(
-            f"{place}: the label must be a non-empty string or an integer, found {label!r:.60}"
-        )
+        raise DatasetError(f"{place}: the label must be a non-empty string or an integer, found {label!r:.60}")
 
 
 def _pick(rows: list[tuple[int, list[str]]], path: PathLike, text_column: str, label_column: str) -> Rows:

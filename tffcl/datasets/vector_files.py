@@ -91,9 +91,7 @@ def _read_gensim(path: Path, wanted: Wanted, allow_pickle: bool) -> VectorRows:
         vectors = getattr(loaded, "wv", loaded)
         words, matrix = list(vectors.index_to_key), vectors.vectors
     except Exception as error:  # a pickle may raise anything
-        raise WordVectorError(
-            f"{path}: not a gensim KeyedVectors file ({type(error).__name__}: {error})"
-        ) from error
+        raise WordVectorError(f"{path}: not a gensim KeyedVectors file ({type(error).__name__}: {error})") from error
     for row, word in enumerate(words):
         if wanted is None or word in wanted:
             yield word, np.array(matrix[row], np.float32), f"row {row}"

@@ -16,9 +16,7 @@ from tffcl.datasets.settings import check_below_one, check_seed
 from tffcl.errors import InputError
 
 
-def vectors_of_images(
-    images: ImageDataset, threshold: float = 0.5, *, seed: Optional[int] = None
-) -> BinaryVectors:
+def vectors_of_images(images: ImageDataset, threshold: float = 0.5, *, seed: Optional[int] = None) -> BinaryVectors:
     """Images as rows of h * w zeros and ones, row by row of the image; labels as they are.
 
     Args:
@@ -85,9 +83,7 @@ def vectors_of_sets(
 
 
 def _official(one: BinaryDataset) -> tuple[np.ndarray, np.ndarray]:
-    return one.split("train"), one.split(
-        "test" if "test" in one.splits or "valid" not in one.splits else "valid"
-    )
+    return one.split("train"), one.split("test" if "test" in one.splits or "valid" not in one.splits else "valid")
 
 
 def _divided(one: BinaryDataset, test_share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -17,11 +17,7 @@ _LONGEST_LINE = 1 << 21  # bytes: 65,536 numbers of up to 31 characters
 
 
 def read(
-    file: BinaryIO,
-    path: Path,
-    wanted: Optional[Set[str]],
-    unicode_errors: str,
-    header: Optional[tuple[int, int]],
+    file: BinaryIO, path: Path, wanted: Optional[Set[str]], unicode_errors: str, header: Optional[tuple[int, int]]
 ) -> Iterator[tuple[Optional[str], np.ndarray, str]]:
     """(word, float32 [D], "line n") of the wanted words; None for a word that is not UTF-8 if that is ignored.
 
@@ -98,8 +94,7 @@ def _parse(
         )
     if b" " in fields[0] and is_number(fields[0].rsplit(b" ", 1)[1]):
         raise WordVectorError(
-            f"{place}: expected {dimension} numbers after the word, found {line.count(b' ')} fields: "
-            f"{_shown(line)}"
+            f"{place}: expected {dimension} numbers after the word, found {line.count(b' ')} fields: {_shown(line)}"
         )
     word = decode(fields[0], unicode_errors, place)
     if word is None:

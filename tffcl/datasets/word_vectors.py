@@ -173,9 +173,7 @@ def _collect(rows: Iterator[tuple[Optional[str], np.ndarray, str]], source: str)
             repeated += word is not None
             continue
         if not np.isfinite(vector).all():
-            raise WordVectorError(
-                f"{source}, {place}: the vector of {word!r} holds a value that is not finite"
-            )
+            raise WordVectorError(f"{source}, {place}: the vector of {word!r} holds a value that is not finite")
         words[word] = len(vectors)
         vectors.append(vector)
     if repeated:
@@ -183,9 +181,7 @@ def _collect(rows: Iterator[tuple[Optional[str], np.ndarray, str]], source: str)
     if unreadable:
         _log.warning("%s: %d words that are not UTF-8 are skipped", source, unreadable)
     if not vectors:
-        raise WordVectorError(
-            f"{source}: holds no vector of any wanted word; is it the right language and case?"
-        )
+        raise WordVectorError(f"{source}: holds no vector of any wanted word; is it the right language and case?")
     return WordVectors(tuple(words), np.stack(vectors).astype(np.float32, copy=False), source)
 
 

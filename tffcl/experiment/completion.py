@@ -37,9 +37,7 @@ def on_start(plan: Any, folder: Optional[pathlib.Path]) -> None:
         plan.frozen.write(folder)
 
 
-def finish(
-    plan: Any, process: ContinualProcess, state: RunState, folder: Optional[pathlib.Path]
-) -> dict[str, Any]:
+def finish(plan: Any, process: ContinualProcess, state: RunState, folder: Optional[pathlib.Path]) -> dict[str, Any]:
     """See the module."""
     more: dict[str, Any] = {}
     if plan.method.schedule == "fil-ver" and plan.method.own_network:
@@ -70,10 +68,7 @@ def _of_original_tasks(plan: Any, process: ContinualProcess, state: RunState) ->
     totals = np.array([[[sums["correct"], sums["count"]] for sums in tasks] for tasks in found]).sum(axis=0)
     accuracies = [float(right / count) if count else None for right, count in totals]
     known = [each for each in accuracies if each is not None]
-    return {
-        "accuracy_by_task": [accuracies],
-        "average_accuracy_by_task": float(np.mean(known)) if known else None,
-    }
+    return {"accuracy_by_task": [accuracies], "average_accuracy_by_task": float(np.mean(known)) if known else None}
 
 
 # -- memory of rehearsal ------------------------------------------------------------------------------------------
@@ -120,11 +115,7 @@ def _of_densities(
     if network.num_patterns > 1:
         losses = [
             _under_pattern(
-                network,
-                state.store[client]["plan"],
-                parameters[client][task],
-                plan.data.task(client, task),
-                k,
+                network, state.store[client]["plan"], parameters[client][task], plan.data.task(client, task), k
             )
             for client in clients
             for task in range(plan.data.num_tasks)
@@ -154,9 +145,7 @@ def _parameters(process: ContinualProcess, state: RunState, client: int) -> list
     return found
 
 
-def _under_pattern(
-    network: Any, key: Any, parameters: tuple[Any, Any], task: Any, pattern: int
-) -> np.ndarray:
+def _under_pattern(network: Any, key: Any, parameters: tuple[Any, Any], task: Any, pattern: int) -> np.ndarray:
     """-log p(x) of each test row in nats under one mask."""
     kernels, local = parameters
     context, rows = (
@@ -166,14 +155,10 @@ def _under_pattern(
     return network.losses(masked, local, None, context, rows, None).numpy()
 
 
-def _drawn(
-    network: Any, key: Any, parameters: list[tuple[Any, Any]], shape: tuple[int, int], seed: int
-) -> np.ndarray:
+def _drawn(network: Any, key: Any, parameters: list[tuple[Any, Any]], shape: tuple[int, int], seed: int) -> np.ndarray:
     """uint8 [T, n, height, width], drawn from each task's density."""
     kernels, local = variables = [tf.Variable(value) for value in parameters[0]]
-    made = models.MADE.from_task(
-        network, kernels, local, tf.convert_to_tensor(key)
-    )  # one for all, so traced once
+    made = models.MADE.from_task(network, kernels, local, tf.convert_to_tensor(key))  # one for all, so traced once
     drawn = []
     for task in parameters:
         for variable, value in zip(variables, task):

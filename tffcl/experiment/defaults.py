@@ -85,9 +85,7 @@ def defaults_of(method: Method, kind: str, data: str) -> dict[str, Any]:
     found = {**schedule[""], **schedule.get(data, {})}
     if kind not in ("image",) and schedule_of(method, kind) == "fil-ver":
         # No domains of texts or tables: tasks differ in their labels.
-        found.update(
-            {name: _SCHEDULES[kind][""][name] for name in ("scenario", "num_tasks", "labels_per_task")}
-        )
+        found.update({name: _SCHEDULES[kind][""][name] for name in ("scenario", "num_tasks", "labels_per_task")})
         found.update(_SCHEDULES[kind].get(data, {}))
     if method.selection is not None:
         found["selection"] = method.selection

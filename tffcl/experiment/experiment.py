@@ -106,10 +106,7 @@ class Experiment:
     def fields(self) -> dict[str, Field]:
         """Every option by its name, but `data` and `network`."""
         found = {
-            field.name: field
-            for _, group in self.group_types
-            for field in fields_of(group)
-            if field.name != "data"
+            field.name: field for _, group in self.group_types for field in fields_of(group) if field.name != "data"
         }
         return found
 
@@ -183,9 +180,7 @@ class Experiment:
         """What config.json records of the options: all but where things lie, and only what matters here."""
         usual, scenario = self.defaults, self._value("scenario", self.given)
         values = {
-            field.name: getattr(group, field.name)
-            for kind, group in self.groups.items()
-            for field in fields_of(kind)
+            field.name: getattr(group, field.name) for kind, group in self.groups.items() for field in fields_of(kind)
         }
         recorded = {
             name: values[name]
@@ -204,9 +199,7 @@ class Experiment:
         titled: dict[str, dict[str, Any]] = {}
         for title, kind in self.group_types:
             group = titled.setdefault(title, {})
-            group.update(
-                {field.name: values[field.name] for field in fields_of(kind) if field.name != "data"}
-            )
+            group.update({field.name: values[field.name] for field in fields_of(kind) if field.name != "data"})
         top = {"method": self.method.name, "data": self.data if isinstance(self.data, str) else None}
         head = "".join(f"{name} = {shown_toml(value)}\n" for name, value in top.items() if value is not None)
         return f"{head}\n{to_toml(titled.items())}"

@@ -52,9 +52,7 @@ def build_classifier(plan: Any, encoder: models.Encoder) -> models.MLP:
 def build_network(plan: Any) -> models.EmbeddingClassifier:
     """Both in one network: what is pre-trained, and what the end-to-end methods train throughout."""
     encoder = build_encoder(plan)
-    return models.EmbeddingClassifier(
-        encoder, build_classifier(plan, encoder), plan.group(EncoderConfig).beta
-    )
+    return models.EmbeddingClassifier(encoder, build_classifier(plan, encoder), plan.group(EncoderConfig).beta)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,9 +119,7 @@ def _drawn(seed: int) -> tf.Tensor:
     return randomness.fold(randomness.root_key(seed), randomness.EXAMPLES)
 
 
-_MADE: dict[
-    Any, tuple[models.FrozenEncoder, np.ndarray]
-] = {}  # in this process, for methods that are compared
+_MADE: dict[Any, tuple[models.FrozenEncoder, np.ndarray]] = {}  # in this process, for methods that are compared
 
 
 def _pretrained(plan: Any) -> tuple[models.FrozenEncoder, np.ndarray]:
@@ -167,9 +163,7 @@ def _log(plan: Any, accuracy: Optional[float], kept: bool) -> None:
     examples = sum(len(tasks[0].train) for tasks in plan.stream.tasks)
     how = "taken from the run directory" if kept else f"{own.pretraining_epochs} epochs"
     right = "no test examples" if accuracy is None else f"{100 * accuracy:.1f} % of its test examples right"
-    logger.info(
-        "pre-training: %s, %s, %d examples of task 1, %s: %s", kind, own.pretraining, examples, how, right
-    )
+    logger.info("pre-training: %s, %s, %d examples of task 1, %s: %s", kind, own.pretraining, examples, how, right)
 
 
 def accuracy_of(model: RehearsalModel, weights: np.ndarray, task: program.ClientTask) -> float:
@@ -183,9 +177,7 @@ def accuracy_of(model: RehearsalModel, weights: np.ndarray, task: program.Client
     return right / len(labels)
 
 
-def _kept(
-    folder: pathlib.Path, encoder: models.Encoder
-) -> Optional[tuple[models.FrozenEncoder, Optional[np.ndarray]]]:
+def _kept(folder: pathlib.Path, encoder: models.Encoder) -> Optional[tuple[models.FrozenEncoder, Optional[np.ndarray]]]:
     """What an earlier part of the run wrote; None where it did not get so far."""
     if not (folder / "encoder.npz").exists():
         return None

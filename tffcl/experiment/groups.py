@@ -43,11 +43,7 @@ class Data(Options):
         "named sets, unicode with own data.", choices=("unicode", "ascii"), sparse=True, only=("text",),
     )  # fmt: skip
     max_words: Optional[int] = option(
-        None,
-        "Words of a document, after which it is cut; none for all.",
-        least=1,
-        sparse=True,
-        only=("text",),
+        None, "Words of a document, after which it is cut; none for all.", least=1, sparse=True, only=("text",)
     )
     binarise: str = option(
         "threshold", "How pixels become 0 or 1: at half intensity, or drawn once with --split-seed.",
@@ -86,9 +82,7 @@ class Stream(Options):
         None, "Most test examples of each task; none for all with its labels.", least=1, sparse=True,
         only=("non-iid", "sequence"), advanced=True,
     )  # fmt: skip
-    same_order: bool = option(
-        False, "All clients learn the same labels in the same order.", only=("sequence",)
-    )
+    same_order: bool = option(False, "All clients learn the same labels in the same order.", only=("sequence",))
     overlap: float = option(
         0.0, "Share of a label's examples that all who hold it get; 1 divides nothing.", least=0, most=1,
         only=("sequence",),
@@ -102,9 +96,7 @@ class Stream(Options):
         "rotations", "What differs from task to task; classes: other classes under the same labels.", choices=DOMAINS,
         only=("domains",),
     )  # fmt: skip
-    examples_per_task: int = option(
-        300, "Training examples of a client in a task.", least=1, only=("domains",)
-    )
+    examples_per_task: int = option(300, "Training examples of a client in a task.", least=1, only=("domains",))
     test_examples: Optional[int] = option(
         None, "Test examples of a task, all clients together; none for all.", least=1, only=("domains",)
     )
@@ -190,8 +182,7 @@ class Runtime(Options):
             raise OptionError("on_lost_worker", "is for --runtime remote")
         if remote and self.client_dir is not None and not os.path.isabs(self.client_dir):
             raise OptionError(
-                "client_dir",
-                f"must be an absolute path on the machines of --workers; found {self.client_dir}",
+                "client_dir", f"must be an absolute path on the machines of --workers; found {self.client_dir}"
             )
         if remote:
             health.check_addresses(self.addresses, "--workers")

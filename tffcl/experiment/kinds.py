@@ -51,11 +51,7 @@ def kind_of(method: Method, data: Any, network: Any = None) -> str:
             return kind
     raise InputError(
         f"{method.name} takes {' or '.join(wanted)} data, but {name} is {found}"
-        + (
-            f": no density is learned of {found}"
-            if DENSITY in method.learns and LABELS not in method.learns
-            else ""
-        )
+        + (f": no density is learned of {found}" if DENSITY in method.learns and LABELS not in method.learns else "")
     )
 
 

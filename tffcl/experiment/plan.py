@@ -118,11 +118,7 @@ class Plan:
             train, test = len(data.train_labels), len(data.test_labels)
             what = f"{train} training and {test} test examples, {len(data.label_names)} labels"
         logger.info(
-            "data: %s, %s; %d rounds a task, up to %d epochs",
-            data.name,
-            what,
-            self.num_rounds,
-            self.num_epochs,
+            "data: %s, %s; %d rounds a task, up to %d epochs", data.name, what, self.num_rounds, self.num_epochs
         )
 
     # -- data -----------------------------------------------------------------------------------------------------
@@ -130,11 +126,7 @@ class Plan:
     @property
     def one_head(self) -> bool:
         """Whether labels are the data set's, with one head over all of them."""
-        return (
-            self.method.labels == "data"
-            or self.method.pool != "none"
-            or self.experiment.scenario == "domains"
-        )
+        return self.method.labels == "data" or self.method.pool != "none" or self.experiment.scenario == "domains"
 
     @property
     def num_classes(self) -> int:
@@ -283,9 +275,7 @@ class Plan:
         """
         data = self.dataset.name.replace(" ", "-")
         base = pathlib.Path("runs") / f"{self.experiment.label}-{data}-seed{self.seed}"
-        names = itertools.chain(
-            [base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))
-        )
+        names = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
         folder = pathlib.Path(self.output_dir or next(name for name in names if not os.path.lexists(name)))
         # Before anything heavy begins.
         storage.check_folder(folder, "a run directory")
@@ -303,9 +293,7 @@ class Plan:
             return runtime.in_process()
         if self.workers is not None:
             return runtime.remote(
-                self.group(Runtime).addresses,
-                call_timeout=self.call_timeout,
-                on_lost_worker=self.on_lost_worker,
+                self.group(Runtime).addresses, call_timeout=self.call_timeout, on_lost_worker=self.on_lost_worker
             )
         return runtime.local(repeatable=self.dp_base_noise is None)
 

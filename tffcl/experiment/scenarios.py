@@ -43,9 +43,7 @@ def label_stream(experiment: Experiment, dataset: Any, num_clients: int) -> stre
         )
         if stream.excluded_labels:
             names = ", ".join(dataset.label_names[label] for label in stream.excluded_labels)
-            logger.info(
-                "data: too few documents, or none to test with, for the labels %s; no task has them", names
-            )
+            logger.info("data: too few documents, or none to test with, for the labels %s; no task has them", names)
     else:
         stream = _sequence(experiment, dataset, labels, num_clients)
     if experiment.max_test_documents is not None:
@@ -53,9 +51,7 @@ def label_stream(experiment: Experiment, dataset: Any, num_clients: int) -> stre
     return stream
 
 
-def _sequence(
-    experiment: Experiment, dataset: Any, labels: Sequence[Any], num_clients: int
-) -> streams.TaskStream:
+def _sequence(experiment: Experiment, dataset: Any, labels: Sequence[Any], num_clients: int) -> streams.TaskStream:
     common: dict[str, Any] = {
         "seed": experiment.split_seed,
         "label_names": dataset.label_names,
@@ -99,9 +95,7 @@ def _pools(experiment: Experiment, dataset: Any) -> Optional[list[range]]:
 
 def task_names(stream: streams.TaskStream, label_names: Sequence[str]) -> list[list[str]]:
     """What each client learns in each task, by the names of labels."""
-    return [
-        ["+".join(label_names[label] for label in task.labels) for task in tasks] for tasks in stream.tasks
-    ]
+    return [["+".join(label_names[label] for label in task.labels) for task in tasks] for tasks in stream.tasks]
 
 
 def pooled(stream: streams.TaskStream, pool: str) -> streams.TaskStream:

@@ -63,11 +63,7 @@ class ServerSideTraining:
 
 @errors.checked_arguments
 def build_server_side_training(
-    inner: FinalizerProcess,
-    classifier: MLP,
-    sharing: Sharing,
-    options: ServerSideTraining | None = None,
-    seed: int = 0,
+    inner: FinalizerProcess, classifier: MLP, sharing: Sharing, options: ServerSideTraining | None = None, seed: int = 0
 ) -> FinalizerProcess:
     """What `inner` makes of the clients' updates (eq. 1), then S_max steps on the rehearsal memory.
 
@@ -90,9 +86,7 @@ def build_server_side_training(
       InputError: a sharing of nothing.
     """
     if sharing.kind == "none":
-        raise errors.InputError(
-            "server-side training: needs a sharing; with 'none' nothing comes to train on"
-        )
+        raise errors.InputError("server-side training: needs a sharing; with 'none' nothing comes to train on")
     options = options or ServerSideTraining()
     _, shared_type, update_type = inner.next.type_signature.parameter
     wanted = tff.TensorType(np.float32, [classifier.weights.size])

@@ -70,11 +70,7 @@ def build_server_update(
 
 
 def _apply(
-    optimizer: tff.learning.optimizers.Optimizer,
-    state: Any,
-    shared: tf.Tensor,
-    aggregate: tf.Tensor,
-    cut: int | None,
+    optimizer: tff.learning.optimizers.Optimizer, state: Any, shared: tf.Tensor, aggregate: tf.Tensor, cut: int | None
 ) -> tuple:
     """The new state, the new shared value, measurements; nothing moves if the aggregate is not finite.
 

@@ -37,9 +37,7 @@ class _Decomposed(tf.keras.layers.Layer):
         self.adaptive.assign(_uncast(base) / self.adaptive_factor)
         if self.num_foreign:
             self.attention = self.add_weight("attention", [self.num_foreign], initializer="zeros")
-            self.foreign = self.add_weight(
-                "foreign", [self.num_foreign, *shape], trainable=False, initializer="zeros"
-            )
+            self.foreign = self.add_weight("foreign", [self.num_foreign, *shape], trainable=False, initializer="zeros")
 
     @property
     def theta(self) -> tf.Tensor:

@@ -61,9 +61,7 @@ def _side_by_side(layout: KernelLayout, foreign: tf.Tensor) -> list[tf.Tensor]:
     """The kernels of all entries as one wide kernel `[width, D, k * F]` each, so that one product serves them all."""
     entries = tf.shape(foreign)[0]
     wide = []
-    for piece, (_, (width, size, filters)) in zip(
-        tf.split(foreign, list(layout.sizes), axis=1), layout.parts
-    ):
+    for piece, (_, (width, size, filters)) in zip(tf.split(foreign, list(layout.sizes), axis=1), layout.parts):
         kernel = tf.transpose(tf.reshape(piece, [entries, width * size, filters]), [1, 0, 2])
         kernel = tf.reshape(kernel, [width, size, entries * filters])
         wide.append(tf.ensure_shape(kernel, [width, size, None]))
@@ -126,9 +124,7 @@ def chosen_responses(alpha: tf.Tensor, responses: tf.Tensor, rows: tf.Tensor | N
 
 
 @tf.custom_gradient
-def _weighed_product(
-    strength: tf.Tensor, chosen: tf.Tensor, projections: tf.Tensor
-) -> tuple[tf.Tensor, Callable]:
+def _weighed_product(strength: tf.Tensor, chosen: tf.Tensor, projections: tf.Tensor) -> tuple[tf.Tensor, Callable]:
     """sum_k strength_k chosen_k W_k: float32 `[kernels, n, F]`.
 
     Weighing the products, not what goes in, leaves `strength` a gradient that needs no third product: that of a

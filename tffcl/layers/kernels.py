@@ -136,9 +136,7 @@ class KernelLayout(VectorLayout):
         return tf.concat([scalar * piece for scalar, piece in zip(scalars, pieces)], axis=-1)
 
 
-def decomposed_kernel(
-    layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Tensor, adaptive: tf.Tensor
-) -> tf.Tensor:
+def decomposed_kernel(layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Tensor, adaptive: tf.Tensor) -> tf.Tensor:
     """The kernel theta = B * sigmoid(m) + A (FedSeIT eq. 1).
 
     Args:
@@ -153,9 +151,7 @@ def decomposed_kernel(
     return base * layout.spread(tf.sigmoid(mask_logits)) + adaptive
 
 
-def foreign_sum(
-    layout: KernelLayout, attention: tf.Tensor, foreign: tf.Tensor | Sequence[tf.Tensor]
-) -> tf.Tensor:
+def foreign_sum(layout: KernelLayout, attention: tf.Tensor, foreign: tf.Tensor | Sequence[tf.Tensor]) -> tf.Tensor:
     """sum_k alpha_k A_k, what FedWeIT adds into a kernel (FedSeIT eq. 4).
 
     Args:

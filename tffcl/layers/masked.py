@@ -80,12 +80,7 @@ class DecomposedMaskedDense(DecomposedDense):
     """
 
     def __init__(
-        self,
-        units: int,
-        connectivity: Any = None,
-        num_foreign: int = 0,
-        adaptive_factor: float = 3.0,
-        **kwargs: Any,
+        self, units: int, connectivity: Any = None, num_foreign: int = 0, adaptive_factor: float = 3.0, **kwargs: Any
     ):
         super().__init__(units, num_foreign, adaptive_factor, **kwargs)
         self._given = None if connectivity is None else np.array(connectivity)

@@ -30,8 +30,7 @@ def safe_log_scale(log_scale: tf.Tensor) -> tuple[tf.Tensor, Callable]:
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
         outwards = tf.logical_or(
-            tf.logical_and(log_scale > HIGHEST, upstream < 0.0),
-            tf.logical_and(log_scale < LOWEST, upstream > 0.0),
+            tf.logical_and(log_scale > HIGHEST, upstream < 0.0), tf.logical_and(log_scale < LOWEST, upstream > 0.0)
         )
         return tf.where(outwards, tf.zeros_like(upstream), upstream)
 

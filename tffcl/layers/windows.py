@@ -117,9 +117,7 @@ def pooled_convolution(
     return tf.concat(pooled, axis=1)
 
 
-def pooled_extremes(
-    tokens: tf.Tensor, vectors: tf.Tensor, kernels: list[tf.Tensor]
-) -> tuple[tf.Tensor, tf.Tensor]:
+def pooled_extremes(tokens: tf.Tensor, vectors: tf.Tensor, kernels: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """The largest and smallest response of each filter to each document, `[N, sum of F]` each.
 
     What FedSeIT eq. 2 needs of a frozen kernel A whatever its attention:

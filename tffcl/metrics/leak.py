@@ -39,9 +39,7 @@ class LinkResult:
     mean_rank: float
 
 
-def link_by_likelihood(
-    sent: ArrayLike, mean: ArrayLike, log_scale: ArrayLike, truth: ArrayLike
-) -> LinkResult:
+def link_by_likelihood(sent: ArrayLike, mean: ArrayLike, log_scale: ArrayLike, truth: ArrayLike) -> LinkResult:
     """Links sampled embeddings to the candidates of which they are most likely: the best attack that there is on them.
 
     Candidate i says log p = sum_d -(z_d - mu_id)^2 / (2 sigma_id^2) - log sigma_id + const. Samples of one example
@@ -111,9 +109,7 @@ def _link(samples: np.ndarray, means: np.ndarray, scales: np.ndarray, truth: np.
     return LinkResult(top1, top5, float((better + (tied + 1) / 2).mean()))
 
 
-def _log_likelihoods(
-    samples: np.ndarray, means: np.ndarray, scales: np.ndarray
-) -> Iterator[tuple[slice, np.ndarray]]:
+def _log_likelihoods(samples: np.ndarray, means: np.ndarray, scales: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     """Chunks of log p, up to a constant, `[rows, N]`; the square written out, so that it is matrix products.
 
     Of all the samples of an example only sum z and sum z^2 count.
@@ -155,9 +151,7 @@ def _check_sizes(samples: np.ndarray, candidates: np.ndarray, truth: np.ndarray)
             f"{list(samples.shape[-2:])} and {list(candidates.shape)}"
         )
     if truth.shape != samples.shape[1:2] or not np.issubdtype(truth.dtype, np.integer):
-        raise InputError(
-            f"truth: expected whole numbers [{samples.shape[1]}], got {truth.dtype} {list(truth.shape)}"
-        )
+        raise InputError(f"truth: expected whole numbers [{samples.shape[1]}], got {truth.dtype} {list(truth.shape)}")
     if truth.min() < 0 or truth.max() >= len(candidates):
         raise InputError(
             f"truth: expected places 0..{len(candidates) - 1} of candidates, found {truth.min()}..{truth.max()}"

@@ -131,9 +131,7 @@ def backward_transfer(scores: ArrayLike, *, higher_is_better: bool = True) -> fl
     return change if higher_is_better else -change
 
 
-def forward_transfer(
-    scores: ArrayLike, baseline: ArrayLike | None, *, higher_is_better: bool = True
-) -> float:
+def forward_transfer(scores: ArrayLike, baseline: ArrayLike | None, *, higher_is_better: bool = True) -> float:
     """What earlier tasks do for a task not yet learned: mean over clients and i > 0 of a[i-1, i] - b[i].
 
     Lopez-Paz, Ranzato 2017, section 2 (FWT). It needs scores on the *next* task, the entries a[i-1, i] right

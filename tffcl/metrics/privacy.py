@@ -41,9 +41,7 @@ def embedding_epsilon(noise_multiplier: float, delta: float, times: int = 1) -> 
     check_mechanism(noise_multiplier, delta)
     if isinstance(times, bool) or not isinstance(times, (int, np.integer)) or times < 1:
         raise InputError(f"times: expected a whole number, 1 or more, got {times!r}")
-    shift = (
-        2 * math.sqrt(times) / noise_multiplier
-    )  # sensitivity / standard deviation, also that of the privacy loss
+    shift = 2 * math.sqrt(times) / noise_multiplier  # sensitivity / standard deviation, also that of the privacy loss
 
     def excess(above: float) -> float:
         """delta(epsilon) - delta at epsilon = shift (shift / 2 - above), without a difference of large exponents."""

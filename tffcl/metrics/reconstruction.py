@@ -100,9 +100,7 @@ def _train_network(
     """
     from sklearn.neural_network import MLPRegressor
 
-    features, targets, held_features = (
-        array.astype(np.float32) for array in (features, targets, held_features)
-    )
+    features, targets, held_features = (array.astype(np.float32) for array in (features, targets, held_features))
     network = MLPRegressor([HIDDEN], batch_size=min(BATCH, len(features)), random_state=seed)
     best, least, waited = network, np.inf, 0
     for _ in range(MOST_EPOCHS):

@@ -58,9 +58,7 @@ def decompose(model: tf.keras.Model, num_foreign: int = 0, adaptive_factor: floa
     return copy
 
 
-def clone(
-    model: tf.keras.Model, replace: Callable[[tf.keras.layers.Layer], tf.keras.layers.Layer]
-) -> tf.keras.Model:
+def clone(model: tf.keras.Model, replace: Callable[[tf.keras.layers.Layer], tf.keras.layers.Layer]) -> tf.keras.Model:
     """The model with `replace` applied to each of its layers, those of models inside it included."""
 
     def replace_or_enter(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:

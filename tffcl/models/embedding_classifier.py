@@ -112,9 +112,7 @@ class EmbeddingClassifier(Classifier):
 
     def _pieces(self, kernels: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
         """Each part of the encoder's and of the classifier's weights as a vector, in one cut with one gradient."""
-        flat = VectorLayout(
-            tuple((name, (size,)) for (name, _), size in zip(self.kernels.parts, self.kernels.sizes))
-        )
+        flat = VectorLayout(tuple((name, (size,)) for (name, _), size in zip(self.kernels.parts, self.kernels.sizes)))
         pieces = tuple(flat.split(kernels).values())
         count = len(self.encoder.weights.parts)
         return pieces[:count], pieces[count:]

@@ -34,9 +34,7 @@ def checked_head(model: tf.keras.Model) -> tf.keras.layers.Layer:
 def _check_weights(model: tf.keras.Model) -> None:
     for weight in model.trainable_weights:
         if weight.dtype != tf.float32:
-            raise errors.InputError(
-                f"model: expected float32 weights, found {weight.name} of {weight.dtype.name}"
-            )
+            raise errors.InputError(f"model: expected float32 weights, found {weight.name} of {weight.dtype.name}")
         if weight.constraint is not None:
             raise errors.InputError(f"model: the constraint on {weight.name} would be ignored; leave it out")
 
@@ -78,9 +76,7 @@ def is_plain_dropout(layer: tf.keras.layers.Layer) -> bool:
 
 def _is_off(layer: tf.keras.layers.Layer) -> bool:
     """Whether a layer that could draw random numbers draws none: no dropout, as in LSTM by default."""
-    rates = [
-        getattr(layer, name) for name in ("rate", "dropout", "recurrent_dropout") if hasattr(layer, name)
-    ]
+    rates = [getattr(layer, name) for name in ("rate", "dropout", "recurrent_dropout") if hasattr(layer, name)]
     return bool(rates) and not any(rates)
 
 

@@ -64,9 +64,7 @@ class KerasNetwork(Classifier):
         shape = [None, *model.inputs[0].shape[1:]]
         dtype = model.inputs[0].dtype.as_numpy_dtype
         self.context_type = OrderedDict()
-        self.example_type = OrderedDict(
-            features=tff.TensorType(dtype, shape), label=tff.TensorType(np.int32, [None])
-        )
+        self.example_type = OrderedDict(features=tff.TensorType(dtype, shape), label=tff.TensorType(np.int32, [None]))
         self.prepared_type = self.example_type
 
     def _set_layouts(self, head: tf.keras.layers.Layer) -> None:
@@ -81,9 +79,7 @@ class KerasNetwork(Classifier):
             if id(weight) in trainable:
                 (kernels if id(weight) in shared else local).append((name, tuple(weight.shape)))
         if not kernels:
-            raise errors.InputError(
-                "model: no trainable Dense, Conv1D or Conv2D layer below the head to share"
-            )
+            raise errors.InputError("model: no trainable Dense, Conv1D or Conv2D layer below the head to share")
         self.kernels, self.local = KernelLayout(tuple(kernels)), VectorLayout(tuple(local))
 
     @property
@@ -143,10 +139,7 @@ class KerasNetwork(Classifier):
         del attention, context
         given = {**self.kernels.split(kernels), **self.local.split(local)}
         # What is frozen enters as a constant: a federated computation cannot reach the model's own variables.
-        values = [
-            given[name] if name in given else tf.constant(first)
-            for name, first in zip(self._names, self._first)
-        ]
+        values = [given[name] if name in given else tf.constant(first) for name, first in zip(self._names, self._first)]
         with self._standing_in(values, dropout_key):
             return self._model(examples["features"], training=False)
 

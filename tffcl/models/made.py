@@ -96,9 +96,7 @@ class MADENetwork(MaskedNetwork):
         inputs = _ones(examples) * context["observed"]
         return _negative_log(self.logits(kernels, local, inputs), inputs, context, examples)
 
-    def squared_gradients(
-        self, kernels: tf.Tensor, local: tf.Tensor, context: Tensors, examples: Tensors
-    ) -> tf.Tensor:
+    def squared_gradients(self, kernels: tf.Tensor, local: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
         """sum_i (d loss_i / d kernels)^2 from two products a kernel: d loss_i / d W is an outer product.
 
         It is that of the layer's inputs h_i and of delta_i, what the loss gains when a sum that enters the layer's

@@ -107,9 +107,7 @@ class MADE(tfp.distributions.Distribution):
             )
 
     @classmethod
-    def from_task(
-        cls, network: MADENetwork, kernels: Any, local: Any, plan: Any, observed: Any = None
-    ) -> MADE:
+    def from_task(cls, network: MADENetwork, kernels: Any, local: Any, plan: Any, observed: Any = None) -> MADE:
         """The density that a client's task has learned.
 
         Args:

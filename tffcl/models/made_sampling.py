@@ -32,9 +32,7 @@ def draw(
     """
     fold = tf.random.experimental.stateless_fold_in
     # A sample comes from one pattern as a whole; all samples of a pattern are drawn together.
-    of_sample = tf.random.stateless_uniform(
-        [count], fold(key, network.num_patterns), 0, network.num_patterns, tf.int32
-    )
+    of_sample = tf.random.stateless_uniform([count], fold(key, network.num_patterns), 0, network.num_patterns, tf.int32)
 
     def one_pattern(pattern: tf.Tensor, drawn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         rows = tf.where(tf.equal(of_sample, pattern))

@@ -30,9 +30,7 @@ class TextCNNConfig(Options):
 
     embedding_size: int
     max_classes: int = 4
-    kernel_sizes: tuple[int, ...] = option(
-        (3, 4, 5), "Words that a filter spans.", least=1, parse=widths, sparse=True
-    )
+    kernel_sizes: tuple[int, ...] = option((3, 4, 5), "Words that a filter spans.", least=1, parse=widths, sparse=True)
     num_filters: int = option(128, "Filters of each kernel size.", least=1, sparse=True)
     dropout: float = option(0.3, "Share of features dropped before the head.", least=0, below=1, sparse=True)
     base_scale: float = option(
@@ -48,9 +46,7 @@ class TextCNNConfig(Options):
             if getattr(self, name) < 1:
                 raise OptionError(name, f"expected at least 1, found {getattr(self, name)}")
         if not self.kernel_sizes or len(set(self.kernel_sizes)) < len(self.kernel_sizes):
-            raise OptionError(
-                "kernel_sizes", f"expected sizes of at least 1, each once, found {self.kernel_sizes}"
-            )
+            raise OptionError("kernel_sizes", f"expected sizes of at least 1, each once, found {self.kernel_sizes}")
 
 
 ACTIVATIONS = ("elu", "gelu", "leaky_relu", "relu", "selu", "sigmoid", "softplus", "swish", "tanh")
@@ -65,9 +61,7 @@ def parse_order(text: str) -> Order:
     places = [int(each) for each in texts if each.isdecimal()]
     if len(places) < len(texts) or sorted(places) != list(range(1, len(texts) + 1)) or not texts:
         given = text if len(text) < 60 else f"{text[:57]}..."
-        raise ValueError(
-            f"{given!r} is neither 'natural', 'random' nor a permutation of 1..{max(1, len(texts))}"
-        )
+        raise ValueError(f"{given!r} is neither 'natural', 'random' nor a permutation of 1..{max(1, len(texts))}")
     return tuple(places)
 
 
@@ -106,9 +100,7 @@ class MADEConfig(Options):
         metavar="natural|random|N,N,...",
     )  # fmt: skip
     order_agnostic: bool = option(
-        False,
-        "OA: every mask has an order of its own.",
-        mark=lambda made: "+oa" if made.order_agnostic else "",
+        False, "OA: every mask has an order of its own.", mark=lambda made: "+oa" if made.order_agnostic else ""
     )
     connectivity_agnostic: bool = option(
         False,
@@ -145,8 +137,7 @@ class MADEConfig(Options):
         if (self.num_masks or 1) > 1 and not agnostic:
             raise OptionError(
                 "num_masks",
-                f"{self.num_masks} masks would all be one; more than 1 needs order_agnostic or "
-                "connectivity_agnostic",
+                f"{self.num_masks} masks would all be one; more than 1 needs order_agnostic or connectivity_agnostic",
             )
         if not math.isfinite(self.attention_start):
             raise OptionError("attention_start", f"expected a finite number, found {self.attention_start}")
@@ -154,9 +145,7 @@ class MADEConfig(Options):
     def _check_order(self) -> None:
         if isinstance(self.order, str):
             if self.order not in ("natural", "random"):
-                raise OptionError(
-                    "order", f"expected 'natural', 'random' or a permutation, found {self.order!r}"
-                )
+                raise OptionError("order", f"expected 'natural', 'random' or a permutation, found {self.order!r}")
             return
         if self.order_agnostic:
             raise OptionError("order", "a permutation and order_agnostic contradict each other")
@@ -183,16 +172,9 @@ class EncoderConfig(Options):
         metavar="N,N,...", join=True,
     )  # fmt: skip
     filters: tuple[int, ...] = option(
-        (32, 64),
-        "Of the encoder's 5 x 5 convolutions.",
-        least=1,
-        parse=widths,
-        metavar="N,N,...",
-        only=("image",),
+        (32, 64), "Of the encoder's 5 x 5 convolutions.", least=1, parse=widths, metavar="N,N,...", only=("image",)
     )
-    beta: float = option(
-        1e-4, "Weight of the divergence from N(0, I) when a VEE is pre-trained (eq. 9).", least=0
-    )
+    beta: float = option(1e-4, "Weight of the divergence from N(0, I) when a VEE is pre-trained (eq. 9).", least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,12 +188,7 @@ class LayersConfig(Options):
     """
 
     hidden: tuple[int, ...] = option(
-        (128,),
-        "Units of the linear layers below the head.",
-        least=1,
-        parse=widths,
-        metavar="N,N,...",
-        join=True,
+        (128,), "Units of the linear layers below the head.", least=1, parse=widths, metavar="N,N,...", join=True
     )
     filters: tuple[int, ...] = option(
         (16, 32), "Of the 5 x 5 convolutions.", least=1, parse=widths, metavar="N,N,...", only=("image",)

@@ -64,10 +64,7 @@ class TextCNN(_TextNetwork):
 
     def __init__(self, config: TextCNNConfig, num_foreign: int = 0):
         super().__init__(config, num_foreign)
-        head = (
-            ("head_kernel", (self.num_features, config.max_classes)),
-            ("head_bias", (config.max_classes,)),
-        )
+        head = (("head_kernel", (self.num_features, config.max_classes)), ("head_bias", (config.max_classes,)))
         self.local = VectorLayout(self._bias_parts() + head)
 
     def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
@@ -97,9 +94,7 @@ class AlignedTextCNN(_TextNetwork):
     def __init__(self, config: TextCNNConfig, num_foreign: int):
         super().__init__(config, num_foreign)
         filters, features = config.num_filters, self.num_features
-        projections = tuple(
-            (f"foreign_projection_{k}", (num_foreign * filters, filters)) for k in config.kernel_sizes
-        )
+        projections = tuple((f"foreign_projection_{k}", (num_foreign * filters, filters)) for k in config.kernel_sizes)
         self.local = VectorLayout(
             self._bias_parts()
             + projections
@@ -130,12 +125,7 @@ class AlignedTextCNN(_TextNetwork):
 
     def prepare(self, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         responses = foreign_lib.foreign_responses(
-            self.kernels,
-            foreign,
-            context["tokens"],
-            examples["start"],
-            examples["length"],
-            context["vectors"],
+            self.kernels, foreign, context["tokens"], examples["start"], examples["length"], context["vectors"]
         )
         return OrderedDict(**examples, foreign=responses)
 
@@ -155,9 +145,7 @@ class AlignedTextCNN(_TextNetwork):
     ) -> tf.Tensor:
         parts = self._parts.split(local)
         own = self._features(kernels, parts, context, examples)
-        aligned = foreign_lib.aligned(
-            attention, examples["foreign"], parts["foreign_projection"], examples.get("rows")
-        )
+        aligned = foreign_lib.aligned(attention, examples["foreign"], parts["foreign_projection"], examples.get("rows"))
         augmented = tf.concat([own, aligned], axis=1)
         augmented = tf.nn.relu(tf.matmul(augmented, parts["augment_projection"]) + parts["augment_bias"])
         augmented = dropout(augmented, self.config.dropout, dropout_key)

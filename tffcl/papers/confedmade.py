@@ -107,9 +107,7 @@ def table(number: int) -> Table:
     return {1: _masks, 2: _choices, 3: _methods, 4: _cutoffs}[number]()
 
 
-def _table(
-    left: Sequence[str], measures: Sequence[str], reference: Sequence[str], rows: Sequence[Row]
-) -> Table:
+def _table(left: Sequence[str], measures: Sequence[str], reference: Sequence[str], rows: Sequence[Row]) -> Table:
     chosen = {name: (_MEASURES[name], 2) for name in measures}
     return Table(tuple(left), chosen, tuple(reference), tuple(rows), _draw)
 
@@ -121,9 +119,7 @@ def _draw(found: Found, root: pathlib.Path) -> list[pathlib.Path]:
         results = reports.load_results(folders[0]) if row.group and folders else {}
         if results.get("nll") and results["num_tasks"] > 1:
             groups.setdefault(row.group, {})[row.cells[-1]] = results
-    return [
-        reports.plot_nll_by_task(runs, root / f"nll-by-task-{group}.png") for group, runs in groups.items()
-    ]
+    return [reports.plot_nll_by_task(runs, root / f"nll-by-task-{group}.png") for group, runs in groups.items()]
 
 
 def _masks() -> Table:

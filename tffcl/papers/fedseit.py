@@ -51,10 +51,7 @@ def table(
         for retention in retentions
         for variant in variants or VARIANTS
     ]
-    measures = {
-        "TTA %": (percent("task_averaged_test_accuracy"), 1),
-        "forgotten %": (percent("forgetting"), 1),
-    }
+    measures = {"TTA %": (percent("task_averaged_test_accuracy"), 1), "forgotten %": (percent("forgetting"), 1)}
     return Table(("data set", "lambda_2", "method"), measures, ("paper",), tuple(rows))
 
 

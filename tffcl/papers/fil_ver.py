@@ -47,10 +47,7 @@ def table(name: str) -> Table:
         return _privacy()
     data = _CLASSES if name == "classes" else (*_FASHION, "--domains", name)
     printed: list[tuple[str, ...]] = [(each,) for each in _PLAIN.get(name, ())] or [()] * len(_METHODS)
-    rows = [
-        Row(method, (method,), (*_run(method), *data), plain, name)
-        for method, plain in zip(_METHODS, printed)
-    ]
+    rows = [Row(method, (method,), (*_run(method), *data), plain, name) for method, plain in zip(_METHODS, printed)]
     return _table(
         ("method",),
         ("task 1", "task 2", "task 3", "task 4", "average", "forgotten", "MB up", "client kB", "server kB"),
@@ -81,16 +78,7 @@ def _enrollment() -> Table:
 def _permuted() -> Table:
     """Figure 5: one client, ten permutations of MNIST."""
     rows = [Row(method, (method,), (*_run(method), "--data", "mnist"), group="permuted") for method in STUDY]
-    measures = (
-        "task 1",
-        "task 5",
-        "task 10",
-        "average",
-        "forgotten",
-        "rows",
-        "client kB",
-        "as raw images kB",
-    )
+    measures = ("task 1", "task 5", "task 10", "average", "forgotten", "rows", "client kB", "as raw images kB")
     return _table(("rehearsal",), measures, rows)
 
 
@@ -123,9 +111,7 @@ def _draw(found: Found, root: pathlib.Path) -> list[pathlib.Path]:
         if folders:
             groups.setdefault(row.group, []).append(folders[0])
     return [
-        path
-        for group, folders in groups.items()
-        for path in reports.compare_plots(folders, root / f"plots-{group}")
+        path for group, folders in groups.items() for path in reports.compare_plots(folders, root / f"plots-{group}")
     ]
 
 

@@ -109,9 +109,7 @@ def measure(plan: Plan) -> list[Row]:
     variational = plan.method.encoder == "variational"
     rows = []
     for name, times, link, vectors in _attacks(plan, raw, stats):
-        r2 = metrics.reconstruction_r2(
-            vectors[1], raw[1], labels[1], vectors[0], raw[0], labels[0], seed=plan.seed
-        )
+        r2 = metrics.reconstruction_r2(vectors[1], raw[1], labels[1], vectors[0], raw[0], labels[0], seed=plan.seed)
         found = {"top1": link.top1, "top5": link.top5, "mean_rank": link.mean_rank, "r2": r2}
         rows.append({"name": name, "sharing": name, "times": times, "candidates": count, **found,
                      "beta": plan.beta if variational and name != "raw" else None})  # fmt: skip
@@ -149,8 +147,7 @@ def _attacks(
     mean, log_scale = stats[0][:, :size], stats[0][:, size:]
     for times in TIMES:
         samples = [
-            both[:, :size] + np.exp(both[:, size:]) * rng.standard_normal((times, len(both), size))
-            for both in stats
+            both[:, :size] + np.exp(both[:, size:]) * rng.standard_normal((times, len(both), size)) for both in stats
         ]
         link = metrics.link_by_likelihood(samples[0], mean, log_scale, truth)
         yield "sampled", times, link, [drawn.mean(axis=0) for drawn in samples]

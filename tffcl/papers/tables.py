@@ -73,9 +73,7 @@ class Table:
         lines = []
         for row, folders in found.items():
             if folders:
-                measured = [
-                    _spread_of(measure, folders, digits) for measure, digits in self.measures.values()
-                ]
+                measured = [_spread_of(measure, folders, digits) for measure, digits in self.measures.values()]
                 lines.append([*row.cells, *measured, str(len(folders)), *(row.printed if compared else ())])
         return markdown([*self.left, *self.measures, "seeds", *compared], lines)
 
@@ -84,21 +82,13 @@ class Table:
         known = [row.name for row in self.rows]
         check_names([name for name in only if not any(each.startswith(name) for each in known)], known)
         wanted = {
-            each
-            for name in only
-            for each in known
-            if each == name or (name not in known and each.startswith(name))
+            each for name in only for each in known if each == name or (name not in known and each.startswith(name))
         }
         return [row for row in self.rows if not only or row.name in wanted]
 
 
 def reproduce(
-    table: Table,
-    rows: Sequence[Row],
-    seeds: Sequence[int],
-    flags: Sequence[str],
-    root: pathlib.Path,
-    jobs: int,
+    table: Table, rows: Sequence[Row], seeds: Sequence[int], flags: Sequence[str], root: pathlib.Path, jobs: int
 ) -> None:
     """Runs what the rows still need, and prints what there is.
 
@@ -124,9 +114,7 @@ def reproduce(
     storage.make_folder(root, "the folder of all runs")
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         failures = [failure for failure in pool.map(_Run.finish, runs.values()) if failure]
-    found = {
-        row: [runs[row.name, seed].folder for seed in seeds if runs[row.name, seed].finished] for row in rows
-    }
+    found = {row: [runs[row.name, seed].folder for seed in seeds if runs[row.name, seed].finished] for row in rows}
     with run_files.reading(root):
         click.echo(table.markdown(found))
         for path in table.draw(found, root):
@@ -151,16 +139,7 @@ class _Run:
         if self.finished:
             return self._other_settings()
         resume = ["--resume"] if (self.folder / "config.json").exists() else []
-        command = [
-            sys.executable,
-            "-m",
-            "tffcl.cli",
-            "run",
-            *self.flags,
-            "--output-dir",
-            str(self.folder),
-            *resume,
-        ]
+        command = [sys.executable, "-m", "tffcl.cli", "run", *self.flags, "--output-dir", str(self.folder), *resume]
         logger.info("running %s", self.folder.name)
         log_path = self.folder.with_name(f"{self.folder.name}.log")
         with storage.private(), log_path.open("ab") as log:
@@ -173,11 +152,7 @@ class _Run:
         """What is wrong with a finished run if it had other settings than are asked for now."""
         there = storage.read_object(self.folder / "config.json", "the configuration of a run")
         asked = json.loads(json.dumps(parse_run(self.flags).config()))
-        for name in set(asked) - {
-            "enrollment",
-            "num_clients",
-            "num_tasks",
-        }:  # of these the driver makes its own
+        for name in set(asked) - {"enrollment", "num_clients", "num_tasks"}:  # of these the driver makes its own
             if name in there and asked[name] is not None and there[name] != asked[name]:
                 return (
                     f"{self.folder} was run with --{name.replace('_', '-')} {there[name]}, not {asked[name]}: give "

@@ -150,9 +150,7 @@ class Checkpoints:
         try:
             for name, checksum in _files(manifest):
                 if archive.checksum(self._folder / name) != checksum:
-                    raise RunError(
-                        f"{self._folder / name} is damaged: it is not what its checkpoint tells of"
-                    )
+                    raise RunError(f"{self._folder / name} is damaged: it is not what its checkpoint tells of")
             saved: dict[int, _Saved] = {}
             server = archive.read(self._folder / manifest["server"][0])
             state = RunState(
@@ -216,9 +214,7 @@ class Checkpoints:
             self._knowledge.append((len(base), path.name, archive.checksum(path)))
 
     def _steps(self) -> list[int]:
-        return sorted(
-            int(path.stem) for path in self._folder.glob("*.json") if _MANIFEST.fullmatch(path.name)
-        )
+        return sorted(int(path.stem) for path in self._folder.glob("*.json") if _MANIFEST.fullmatch(path.name))
 
     def _remove_later(self, step: int) -> None:
         """Damaged ones after the one that is gone on from, lest they be taken for the last again."""

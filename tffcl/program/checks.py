@@ -14,9 +14,7 @@ from tffcl.streams import Enrollment, EnrollmentState
 from tffcl.templates import ContinualProcess, placed
 
 
-def check_data(
-    process: ContinualProcess, data: AnyClientData, enrollment: Optional[Enrollment] = None
-) -> None:
+def check_data(process: ContinualProcess, data: AnyClientData, enrollment: Optional[Enrollment] = None) -> None:
     """Checks every task of every client.
 
     Args:
@@ -31,8 +29,7 @@ def check_data(
     """
     if data.num_clients < 1 or data.num_tasks < 1:
         raise InputError(
-            f"data: need at least one client and one task; found {data.num_clients} clients, "
-            f"{data.num_tasks} tasks"
+            f"data: need at least one client and one task; found {data.num_clients} clients, {data.num_tasks} tasks"
         )
     if enrollment is not None:
         _check_enrollment(enrollment, data)
@@ -67,11 +64,7 @@ def check_task(process: ContinualProcess, task: AnyTask, where: str) -> None:
         if "tokens" in context and "vectors" in context:
             # 0 is what shorter documents are lengthened with
             _check_range(
-                context["tokens"],
-                len(context["vectors"]),
-                f"{where}, {name}: token",
-                "rows of its vectors",
-                1,
+                context["tokens"], len(context["vectors"]), f"{where}, {name}: token", "rows of its vectors", 1
             )
     for name, examples, context in (
         ("train", task.train, task.context),
@@ -141,8 +134,7 @@ def _check_range(values: np.ndarray, bound: int, what: str, meaning: str, least:
     if len(wrong):
         place = tuple(wrong[0])
         raise InputError(
-            f"{what} {values[place]} at row {place[0]}; expected {least}..{bound - 1}, {meaning} "
-            f"({len(wrong)} such)"
+            f"{what} {values[place]} at row {place[0]}; expected {least}..{bound - 1}, {meaning} ({len(wrong)} such)"
         )
 
 

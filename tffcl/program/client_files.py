@@ -77,9 +77,7 @@ class ClientFiles:
         """
         names = placed.entries(self.process(process).initialize_clients.type_signature.parameter[1])
         arriving = [
-            OrderedDict(
-                (name, {"key": key, "secret": secret, "handle": store[client]}[name]) for name in names
-            )
+            OrderedDict((name, {"key": key, "secret": secret, "handle": store[client]}[name]) for name in names)
             for client, (key, secret) in enumerate(zip(keys, secrets))
         ]
         try:

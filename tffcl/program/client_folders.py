@@ -116,9 +116,7 @@ def check_directory(what: str, directory: object) -> None:
       InputError: it is none.
     """
     if not isinstance(directory, str) or not posixpath.isabs(directory):
-        raise InputError(
-            f"{what}: expected the absolute path of a folder where workers run, found {directory!r}"
-        )
+        raise InputError(f"{what}: expected the absolute path of a folder where workers run, found {directory!r}")
     storage.check_path(directory, what)
 
 
@@ -132,9 +130,7 @@ def check_regular(directory: str, client: int) -> None:
     with contextlib.suppress(OSError):  # on another machine, or not there yet
         wrong = [entry.path for entry in os.scandir(folder) if not entry.is_file()]
         if wrong:
-            raise RunError(
-                f"client {client}: {min(wrong)} is no regular file, as all of its folder should be"
-            )
+            raise RunError(f"client {client}: {min(wrong)} is no regular file, as all of its folder should be")
 
 
 def say_whose(call: Callable[[list], Any], elements: Iterable[Any], failure: Callable[[Any], str]) -> None:

@@ -29,9 +29,7 @@ def project(state: Mapping[str, Any], kind: tff.Type) -> State:
     names = list(placed.entries(kind))
     missing = [name for name in names if name not in state]
     if missing:
-        raise ContractError(
-            f"client state: a computation needs the entry {missing[0]!r}, found only {sorted(state)}"
-        )
+        raise ContractError(f"client state: a computation needs the entry {missing[0]!r}, found only {sorted(state)}")
     return OrderedDict((name, state[name]) for name in names)
 
 

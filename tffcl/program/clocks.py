@@ -8,9 +8,7 @@ import time
 
 from tffcl.runtime import processes
 
-_LOOK_AGAIN_SECONDS = (
-    10.0  # going through all processes takes tens of milliseconds, longer than a small round
-)
+_LOOK_AGAIN_SECONDS = 10.0  # going through all processes takes tens of milliseconds, longer than a small round
 _children: tuple[float, list[int]] = (float("-inf"), [])
 
 

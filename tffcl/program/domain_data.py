@@ -106,9 +106,7 @@ class OfflineDomainData:
           InputError: another client or task than 0.
         """
         if (client, task) != (0, 0):
-            raise InputError(
-                f"offline data have one client with one task; there is no task {task} of client {client}"
-            )
+            raise InputError(f"offline data have one client with one task; there is no task {task} of client {client}")
         every = range(self.stream.num_tasks)
         return ClientTask(
             context=OrderedDict(),
@@ -125,9 +123,7 @@ class OfflineDomainData:
 
     def _of(self, task: int, split: str) -> Tensors:
         """One split of a task of all clients."""
-        return _joined(
-            [getattr(self._divided.task(client, task), split) for client in range(self.stream.num_clients)]
-        )
+        return _joined([getattr(self._divided.task(client, task), split) for client in range(self.stream.num_clients)])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

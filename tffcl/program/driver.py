@@ -115,12 +115,7 @@ def run_program(
         client_files = dataclasses.replace(client_files, stored_data=True)
     checks.check_data(process, data, enrollment)
     _check_transfer(process, transfer, data.num_clients)
-    full_config = {
-        **(config or {}),
-        **vars(settings),
-        "num_clients": data.num_clients,
-        "num_tasks": data.num_tasks,
-    }
+    full_config = {**(config or {}), **vars(settings), "num_clients": data.num_clients, "num_tasks": data.num_tasks}
     if enrollment is not None:
         full_config["enrollment"] = list(enrollment.table())
     if client_files is not None:
@@ -161,9 +156,7 @@ class _Run:
         self.watch = clocks.now()
         rests_on = {state_lib.SUMMARIES: transfer.noised, state_lib.PARTICIPANTS: privacy is not None}
         secret = [name for name, needed in rests_on.items() if needed]
-        self.state = state_lib.start(
-            process, data.num_clients, settings, directory.restore, client_files, secret
-        )
+        self.state = state_lib.start(process, data.num_clients, settings, directory.restore, client_files, secret)
         data.secrets = self.state.secrets.get(state_lib.SUMMARIES)
         self._keeps_secrets = bool(secret) or "secret" in placed.entries(process.client_state_type)
         self.shelf = Shelf()  # of what is prepared
@@ -242,9 +235,7 @@ class _Run:
             some = active[start : start + _PREPARED_AT_ONCE]
             tasks = self.data.tasks(task, some)
             state, shelf = self.state, self.shelf
-            prepared = prepare_task(
-                self.process, state.server, state.store, knowledge, tasks, selections, task, shelf
-            )
+            prepared = prepare_task(self.process, state.server, state.store, knowledge, tasks, selections, task, shelf)
             for client in some:
                 made[client] = prepared[client]
         self.prepared.append(made)
@@ -336,9 +327,7 @@ class _Run:
                 if not np.any(upload["knowledge"]):  # as of one that was left out of all rounds, or is now
                     continue
                 entry = state.base.add(client, task, upload["knowledge"], summaries[client])
-                sent[client] = communication.coded_and_dense(
-                    state.base.nonzeros(entry), self.process.knowledge_size
-                )
+                sent[client] = communication.coded_and_dense(state.base.nonzeros(entry), self.process.knowledge_size)
         return sent
 
     def _evaluate(self) -> dict[str, Rows]:

@@ -44,12 +44,7 @@ def round_event(
       measured: what the parts at the server measured, which `next` gives last.
       scores: by name, for every client its scores on tasks 0..task; None in a round without evaluation.
     """
-    event: dict[str, Any] = {
-        "event": "round",
-        "task": task,
-        "round": round_num,
-        "participants": list(participants),
-    }
+    event: dict[str, Any] = {"event": "round", "task": task, "round": round_num, "participants": list(participants)}
     for client, reported in client_metrics.items():
         taken = {} if admission.refusal(reported) else reported
         for name, value in taken.items():
@@ -78,9 +73,7 @@ def add_left_out(event: dict[str, Any], reasons: Mapping[int, str]) -> None:
         event["left_out_reasons"] = {str(client): reason for client, reason in left_out.items()}
 
 
-def task_event(
-    task: int, scores: Scores, selection: Sequence[Sequence[int]], base: KnowledgeBase
-) -> dict[str, Any]:
+def task_event(task: int, scores: Scores, selection: Sequence[Sequence[int]], base: KnowledgeBase) -> dict[str, Any]:
     """What stands at the end of a task, without its bytes and times.
 
     Args:
@@ -98,9 +91,7 @@ def task_event(
     }
 
 
-def add_attention(
-    event: dict[str, Any], selection: Sequence[Sequence[int]], attention: Sequence[Any]
-) -> None:
+def add_attention(event: dict[str, Any], selection: Sequence[Sequence[int]], attention: Sequence[Any]) -> None:
     """Puts each client's attention over the entries that it had received, rows [entries, ...], under `attention`.
 
     Args:

@@ -22,9 +22,7 @@ def flat(groups: Mapping[str, Mapping[str, Any]]) -> OrderedDict[str, Any]:
     >>> flat({"context": {"table": 1}, "test": {"x": 2, "y": 3}})
     OrderedDict([('context/table', 1), ('test/x', 2), ('test/y', 3)])
     """
-    return OrderedDict(
-        (f"{group}/{name}", value) for group, values in groups.items() for name, value in values.items()
-    )
+    return OrderedDict((f"{group}/{name}", value) for group, values in groups.items() for name, value in values.items())
 
 
 def grouped(values: Mapping[str, Any], groups: Iterable[str]) -> OrderedDict[str, OrderedDict[str, Any]]:
@@ -56,6 +54,4 @@ def ordered(value: Any, kind: tff.Type, where: str) -> Any:
     entries = placed.entries(kind)
     if set(value) != set(entries):
         raise InputError(f"{where}: expected the entries {list(entries)}, found {list(value)}")
-    return OrderedDict(
-        (name, ordered(value[name], entry, f"{where}, {name}")) for name, entry in entries.items()
-    )
+    return OrderedDict((name, ordered(value[name], entry, f"{where}, {name}")) for name, entry in entries.items())

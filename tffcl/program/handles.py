@@ -34,11 +34,7 @@ from tffcl.templates.entries import as_type
 REPORTED = ("attention",)
 
 _KEY = tff.TensorType(np.int32, [2])
-_TRAINING = {
-    "context": ("train", "context"),
-    "train": ("train", "examples"),
-    "validation": ("validation", "examples"),
-}
+_TRAINING = {"context": ("train", "context"), "train": ("train", "examples"), "validation": ("validation", "examples")}
 _TEST = {"context": ("test", "context"), "examples": ("test", "examples")}
 
 
@@ -156,18 +152,14 @@ class _OverHandles:
         result = self.inner.prepare.type_signature.result.member
 
         @tff.tensorflow.computation(self.handle, asked, data.member, result)
-        def keep(
-            handle: OrderedDict, asked_for: OrderedDict, raws: OrderedDict, prepared: OrderedDict
-        ) -> Any:
+        def keep(handle: OrderedDict, asked_for: OrderedDict, raws: OrderedDict, prepared: OrderedDict) -> Any:
             path = folders.prepared_path(handle, asked_for["task"], split_of(asked_for))
             tensors = flat({"context": raws["context"], "examples": prepared})
             count = tf.shape(next(iter(prepared.values())))[0]
             with tf.control_dependencies([tensor_files.write(path, tensors)]):
                 return OrderedDict(count=tf.identity(count))
 
-        @tff.federated_computation(
-            self.server, placed.at_clients(self.handle), incoming, placed.at_clients(asked)
-        )
+        @tff.federated_computation(self.server, placed.at_clients(self.handle), incoming, placed.at_clients(asked))
         def prepare(
             server_state: tff.Value, handles: tff.Value, transfer_in: tff.Value, asked_for: tff.Value
         ) -> tff.Value:
@@ -180,10 +172,7 @@ class _OverHandles:
 
     def _next(self) -> tff.Computation:
         _, states, data = self.inner.next.type_signature.parameter
-        read, write = (
-            self.access.reading(states),
-            self.access.writing(self.inner.next.type_signature.result[1]),
-        )
+        read, write = (self.access.reading(states), self.access.writing(self.inner.next.type_signature.result[1]))
         read_data = self.access.reading_data(data, _TRAINING)
 
         @tff.federated_computation(self.server, placed.at_clients(self.handle), placed.at_clients(TASK))
@@ -222,8 +211,7 @@ class _OverHandles:
         def view_of(arriving: OrderedDict) -> OrderedDict:
             view = self._view(LazyState(self.state, arriving), arriving["task"])
             return OrderedDict(
-                (name, as_type("task_view", name, view[name], kind))
-                for name, kind in placed.entries(views).items()
+                (name, as_type("task_view", name, view[name], kind)) for name, kind in placed.entries(views).items()
             )
 
         read_data = self.access.reading_data(data, _TEST)

@@ -66,9 +66,7 @@ class History:
         with storage.open_regular(self._path, "the history of a run", max_bytes=None, error=RunError) as file:
             content = file.read(size)
         if len(content) < size:
-            raise RunError(
-                f"{self._path} is damaged: it has {len(content)} bytes, its checkpoint tells of {size}"
-            )
+            raise RunError(f"{self._path} is damaged: it has {len(content)} bytes, its checkpoint tells of {size}")
         read = hashlib.sha256(content)
         if read.hexdigest() != checksum:
             raise RunError(f"{self._path} is damaged: it is not what its checkpoint tells of")

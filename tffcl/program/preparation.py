@@ -145,8 +145,7 @@ def prepare_task(
         for raw, (client, split) in zip(raws, pairs)
     ]
     sizes = [
-        num_bytes(raw)
-        + (_SHARE if kept else prepared_bytes(process, raw["examples"], len(selections[client])))
+        num_bytes(raw) + (_SHARE if kept else prepared_bytes(process, raw["examples"], len(selections[client])))
         for (client, _), raw in zip(pairs, raws)
     ]
     prepared: list[Tensors] = []
@@ -167,11 +166,7 @@ def prepare_task(
 
 
 def train_round(
-    process: ContinualProcess,
-    server_state: Any,
-    store: ClientStore,
-    clients: Sequence[int],
-    data: Sequence[Any],
+    process: ContinualProcess, server_state: Any, store: ClientStore, clients: Sequence[int], data: Sequence[Any]
 ) -> tuple[Any, dict[int, Mapping[str, Any]], Mapping[str, Any]]:
     """A round of some clients, whose states it changes, except for those whose message the server refused.
 

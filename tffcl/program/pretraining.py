@@ -97,10 +97,7 @@ def _check_numbers(clients: Sequence[int], num_clients: int) -> None:
 
 
 def _fed_avg(
-    process: ContinualProcess,
-    settings: Settings,
-    tasks: Mapping[int, ClientTask],
-    reporters: Sequence[Reporter],
+    process: ContinualProcess, settings: Settings, tasks: Mapping[int, ClientTask], reporters: Sequence[Reporter]
 ) -> np.ndarray:
     """The server's weights after all rounds, float32 `[kernels.size]`."""
     server, clients = process.initialize(), list(tasks)
@@ -112,9 +109,7 @@ def _fed_avg(
     history = History()
     # This network prepares nothing: its examples are what `prepare` would make of them.
     training = [
-        ordered(
-            _training_data(task), process.next.type_signature.parameter[2].member, f"client {client}, task 0"
-        )
+        ordered(_training_data(task), process.next.type_signature.parameter[2].member, f"client {client}, task 0")
         for client, task in tasks.items()
     ]
     for number in range(settings.num_rounds):
@@ -145,8 +140,7 @@ def save_encoder(path: Union[str, os.PathLike[str]], frozen: FrozenEncoder) -> N
       RunError: the file cannot be written; what stood there still stands.
     """
     archive.write(
-        path,
-        {"format": np.array(_FORMAT), "encoder": np.array(repr(frozen.encoder)), "values": frozen.values},
+        path, {"format": np.array(_FORMAT), "encoder": np.array(repr(frozen.encoder)), "values": frozen.values}
     )
 
 

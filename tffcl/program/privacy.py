@@ -45,9 +45,7 @@ def with_accounts(
 
 def _of_updates(privacy: ClientPrivacy, events: Sequence[Event], enrollment: Enrollment) -> dict[str, Any]:
     rounds = [
-        (event["participants"], enrollment.active(event["task"]))
-        for event in events
-        if event["event"] == "round"
+        (event["participants"], enrollment.active(event["task"])) for event in events if event["event"] == "round"
     ]
     epsilon = metrics.client_epsilon(privacy.noise_multiplier, rounds, privacy.delta)
     drawn = any(len(took_part) < len(candidates) for took_part, candidates in rounds)
@@ -56,9 +54,7 @@ def _of_updates(privacy: ClientPrivacy, events: Sequence[Event], enrollment: Enr
         "epsilon_participants_hidden": epsilon.hidden if drawn else None,
         "delta": privacy.delta,
         "neighbouring": "all that one client has is replaced",
-        "sampling": "a fixed number of clients, without replacement"
-        if drawn
-        else "all clients in every round",
+        "sampling": "a fixed number of clients, without replacement" if drawn else "all clients in every round",
         "rounds": sum(bool(took_part) for took_part, _ in rounds),
         "noise_multiplier": privacy.noise_multiplier,
         "clip": privacy.clip,

@@ -51,11 +51,7 @@ class ProgressBar:
     def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
         done = sum(event["event"] == "round" for event in past)
         self._bar = tqdm.tqdm(
-            total=num_tasks * num_rounds,
-            initial=done,
-            unit="round",
-            file=self._file or sys.stderr,
-            dynamic_ncols=True,
+            total=num_tasks * num_rounds, initial=done, unit="round", file=self._file or sys.stderr, dynamic_ncols=True
         )
 
     def report(self, event: Event) -> None:
@@ -141,9 +137,7 @@ def default_reporters(output_dir: Optional[Union[str, os.PathLike[str]]]) -> lis
     if output_dir is not None:
         folder = pathlib.Path(output_dir)
         board, table = folder / "tensorboard", folder / "metrics.csv"
-        told.append(
-            _RunFiles(board / "events.out.tfevents.*", lambda: tff.program.TensorBoardReleaseManager(board))
-        )
+        told.append(_RunFiles(board / "events.out.tfevents.*", lambda: tff.program.TensorBoardReleaseManager(board)))
         told.append(_RunFiles(table, lambda: tff.program.CSVFileReleaseManager(table, key_fieldname="round")))
     return told
 
@@ -166,12 +160,7 @@ def _told_of_faults(event: Event) -> Iterator[str]:
 def mean_score(event: Event) -> Optional[float]:
     """Mean score over all clients and tasks in an event; None without data."""
     rows = event.get("accuracy") or event.get("nll") or []
-    known = [
-        one
-        for row in (rows.values() if isinstance(rows, Mapping) else rows)
-        for one in row
-        if one is not None
-    ]
+    known = [one for row in (rows.values() if isinstance(rows, Mapping) else rows) for one in row if one is not None]
     return float(np.mean(known)) if known else None
 
 

@@ -121,15 +121,12 @@ def _settle_config(folder: pathlib.Path, config: dict[str, Any], resume: bool) -
     """Writes config.json for a new run; for a resumed one compares it."""
     path = folder / "config.json"
     others = [
-        one.name
-        for one in folder.iterdir()
-        if one.name != ".lock" and not one.name.startswith(storage.TEMPORARY)
+        one.name for one in folder.iterdir() if one.name != ".lock" and not one.name.startswith(storage.TEMPORARY)
     ]
     if not os.path.lexists(path):
         if others:
             raise RunError(
-                f"{folder} is not empty and holds no run ({sorted(others)[0]} stands there); "
-                "give another directory"
+                f"{folder} is not empty and holds no run ({sorted(others)[0]} stands there); give another directory"
             )
         write_json(path, config)
         return

@@ -57,10 +57,7 @@ def evaluate_tasks(
         return _density_scores(process, server_state, store, own, len(prepared), limit)
     scores = _no_scores(len(store), len(prepared))
     pairs = [
-        (client, place)
-        for client, (_, tasks) in enumerate(own)
-        for place, task in enumerate(tasks)
-        if task.num_test
+        (client, place) for client, (_, tasks) in enumerate(own) for place, task in enumerate(tasks) if task.num_test
     ]
     data = [_Data([own[client][1][place]]) for client, place in pairs]
     for (client, place), one in zip(pairs, _evaluate(process, server_state, store, pairs, data, limit)):
@@ -202,9 +199,7 @@ def _score(sums: Mapping[str, Any], num_test: int) -> Optional[float]:
     return float(sums["correct"] if "correct" in sums else sums["loss"]) / num_test
 
 
-def test_of(
-    process: ContinualProcess, state: Any, client: int, task: int, data: ClientTask
-) -> Mapping[str, Any]:
+def test_of(process: ContinualProcess, state: Any, client: int, task: int, data: ClientTask) -> Mapping[str, Any]:
     """What `evaluate` says of one client's parameters of one of its tasks on the test examples of any task.
 
     Args:

@@ -25,10 +25,6 @@ class Settings(Options):
     """
 
     num_rounds: int = option(10, "Rounds for each task.", least=1)
-    seed: int = option(
-        1, "Of the order of tasks and of everything that is drawn in training.", least=0, most=2**32 - 1
-    )
-    clients_per_round: Optional[int] = option(
-        None, "Clients that take part in a round; none for all.", least=1
-    )
+    seed: int = option(1, "Of the order of tasks and of everything that is drawn in training.", least=0, most=2**32 - 1)
+    clients_per_round: Optional[int] = option(None, "Clients that take part in a round; none for all.", least=1)
     evaluate_every: str = option("round", "When all tasks so far are evaluated.", choices=EVALUATE_EVERY)

@@ -54,10 +54,7 @@ class RunState:
 
 
 def first_state(
-    process: ContinualProcess,
-    num_clients: int,
-    settings: Settings,
-    client_files: Optional[ClientFiles] = None,
+    process: ContinualProcess, num_clients: int, settings: Settings, client_files: Optional[ClientFiles] = None
 ) -> RunState:
     """The state before the first task; every client has a key, and a secret where its state has an entry for one.
 
@@ -106,10 +103,7 @@ def start(
       RunError: checkpoints, or files of clients, that cannot be used.
     """
     first = first_state(process, num_clients, settings, client_files)
-    drawn_of = {
-        SUMMARIES: lambda: np.stack([draw_secret() for _ in range(num_clients)]),
-        PARTICIPANTS: draw_secret,
-    }
+    drawn_of = {SUMMARIES: lambda: np.stack([draw_secret() for _ in range(num_clients)]), PARTICIPANTS: draw_secret}
     first.secrets = {name: drawn_of[name]() for name in secret}
     state = restore(first)
     if client_files is not None:

@@ -73,9 +73,7 @@ def _write(directory: pathlib.Path, client: int, task: int, split: str, tensors:
     try:
         with storage.private():
             storage.make_folder(target.parent, "the folder of a client's data")
-            tensor_files.write(
-                path, OrderedDict((name, tf.convert_to_tensor(v)) for name, v in tensors.items())
-            )
+            tensor_files.write(path, OrderedDict((name, tf.convert_to_tensor(v)) for name, v in tensors.items()))
     except tf.errors.OpError as error:
         raise RunError(f"client {client}, task {task}: cannot write {target}: {error.message}") from error
     except RunError as error:
@@ -136,9 +134,7 @@ def _describe() -> tff.Computation:
 
     @tff.tensorflow.computation(_PLACE)
     def told(place: OrderedDict) -> OrderedDict:
-        found = {
-            split: folders.read_data(place, place["task"], split, OrderedDict()) for split in folders.SPLITS
-        }
+        found = {split: folders.read_data(place, place["task"], split, OrderedDict()) for split in folders.SPLITS}
         counts = OrderedDict((split, one["format/count"]) for split, one in found.items())
         return OrderedDict(counts, num_classes=found["train"]["format/num_classes"])
 

@@ -55,9 +55,7 @@ class TaskData:
     def tasks(self, task: int, clients: Sequence[int]) -> list[Optional[AnyTask]]:
         """Task number `task` of some clients, in the places of all of them; None for every other one."""
         wanted = set(clients)
-        return [
-            self._data.task(client, task) if client in wanted else None for client in range(self.num_clients)
-        ]
+        return [self._data.task(client, task) if client in wanted else None for client in range(self.num_clients)]
 
     def summaries(self, task: int) -> dict[int, Optional[Summary]]:
         """What every active client tells of a task: the same at every call; None where nothing is wanted or taken."""

@@ -26,10 +26,7 @@ def write(prefix: tf.Tensor, tensors: Mapping[str, tf.Tensor]) -> tf.Operation:
       tensors: what it is to hold, of any dtypes and shapes.
     """
     return tf.raw_ops.SaveV2(
-        prefix=prefix,
-        tensor_names=list(tensors),
-        shape_and_slices=[""] * len(tensors),
-        tensors=list(tensors.values()),
+        prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=list(tensors.values())
     )
 
 
@@ -48,9 +45,7 @@ def read(prefix: tf.Tensor, types: Mapping[str, tff.TensorType]) -> OrderedDict[
         shape_and_slices=[""] * len(types),
         dtypes=[tf.dtypes.as_dtype(kind.dtype) for kind in types.values()],
     )
-    return OrderedDict(
-        (name, as_type("read", name, value, kind)) for (name, kind), value in zip(types.items(), found)
-    )
+    return OrderedDict((name, as_type("read", name, value, kind)) for (name, kind), value in zip(types.items(), found))
 
 
 def remove(prefix: tf.Tensor, scrap: tf.Tensor) -> Any:
@@ -63,10 +58,7 @@ def remove(prefix: tf.Tensor, scrap: tf.Tensor) -> Any:
 
     def rename() -> tf.Tensor:
         renamed = tf.raw_ops.MergeV2Checkpoints(
-            checkpoint_prefixes=prefix[None],
-            destination_prefix=scrap,
-            delete_old_dirs=False,
-            allow_missing_files=True,
+            checkpoint_prefixes=prefix[None], destination_prefix=scrap, delete_old_dirs=False, allow_missing_files=True
         )
         with tf.control_dependencies([renamed]):
             return tf.constant(True)

@@ -45,9 +45,7 @@ def plot_attention(
         image = axis.imshow(values, cmap="RdBu_r", vmin=-(largest or 1), vmax=largest or 1, aspect="auto")
         columns = [f"{figures.task_name(names, *entry)} (client {entry[0] + 1})" for entry in entries]
         axis.set_xticks(range(len(entries)), columns, fontsize=6, rotation=90)
-        axis.set_yticks(
-            range(len(tasks)), [figures.task_name(names, client, task) for task in tasks], fontsize=7
-        )
+        axis.set_yticks(range(len(tasks)), [figures.task_name(names, client, task) for task in tasks], fontsize=7)
         axis.set_title(f"Client {client + 1}", fontsize=9)
         axis.spines[:].set_visible(False)
         _write_numbers(axis, values)

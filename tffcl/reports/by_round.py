@@ -65,8 +65,7 @@ def plot_accuracy_by_round(
         figures.plain_axis(axis)
         figures.round_axis(axis, len(rounds))
     figure.suptitle(
-        "Test accuracy of each task after each round,\nmean over clients (dotted: a new task begins)",
-        fontsize=10,
+        "Test accuracy of each task after each round,\nmean over clients (dotted: a new task begins)", fontsize=10
     )
     figure.supxlabel("Round, all tasks", fontsize=9)
     figure.supylabel("Test accuracy (%)", fontsize=9)

@@ -59,9 +59,7 @@ def plot_nll_by_task(results: Mapping[str, Any], path: PathLike, *, key: str = "
     figure.supxlabel("after learning task", fontsize=9)
     figure.supylabel("NLL (nats)", fontsize=9)
     if len(curves) > 1:
-        figure.legend(
-            *axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False
-        )
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     return figures.save(figure, path)
 
 

@@ -40,13 +40,9 @@ def compare_plots(folders: Sequence[PathLike], output: PathLike) -> list[pathlib
     shown = {label: one for label, one in results.items() if label not in references}
     names, output = task_names(found), pathlib.Path(output)
     paths = [
-        plot_accuracy_bars(
-            list(shown.values()), list(shown), output / BY_TASK, names=names, references=references
-        )
+        plot_accuracy_bars(list(shown.values()), list(shown), output / BY_TASK, names=names, references=references)
     ]
-    histories = {
-        label: load_history(folder) for label, folder in zip(results, folders) if label not in references
-    }
+    histories = {label: load_history(folder) for label, folder in zip(results, folders) if label not in references}
     scored = {label: history for label, history in histories.items() if has_accuracy(history)}
     if scored:
         paths.append(plot_accuracy_by_round(scored, output / BY_ROUND, names=names, references=references))
@@ -60,10 +56,7 @@ def _labels(folders: Sequence[PathLike], results: Sequence[Mapping[str, Any]]) -
         for folder, method in zip(folders, methods)
     ]
     # Folders of one name in different places, or one folder twice.
-    return [
-        label if labels.count(label) == 1 else f"{label} {number}"
-        for number, label in enumerate(labels, start=1)
-    ]
+    return [label if labels.count(label) == 1 else f"{label} {number}" for number, label in enumerate(labels, start=1)]
 
 
 def _is_pooled(results: Mapping[str, Any]) -> bool:

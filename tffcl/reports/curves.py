@@ -26,9 +26,7 @@ def rounds_of(history: History) -> list[Event]:
         raise InputError("the history holds no round yet; nothing to plot")
     for number, event in enumerate(rounds, start=1):
         if not isinstance(event.get("task"), int):
-            raise InputError(
-                f"round {number} of the history: 'task' must be a number, got {event.get('task')!r}"
-            )
+            raise InputError(f"round {number} of the history: 'task' must be a number, got {event.get('task')!r}")
     return rounds
 
 
@@ -90,10 +88,7 @@ def plot_accuracy_per_round(
         axis.axvspan(first - 0.5, last + 0.5, color=figures.SHADE, linewidth=0, zorder=0)
         for place, (name, rounds) in enumerate(runs.items()):
             axis.plot(
-                range(1, len(rounds) + 1),
-                accuracy_curve(rounds, client, task),
-                label=name,
-                **figures.style(place),
+                range(1, len(rounds) + 1), accuracy_curve(rounds, client, task), label=name, **figures.style(place)
             )
         axis.set_title(f"Task {task + 1}", fontsize=9)
         figures.plain_axis(axis)
@@ -101,16 +96,13 @@ def plot_accuracy_per_round(
     is_density = any(event.get("nll") for rounds in runs.values() for event in rounds)
     what, unit = ("NLL", "nats") if is_density else ("accuracy", "%")
     figure.suptitle(
-        f"Client {client + 1}: test {what} after each round\n(shaded: the rounds that learn the task)",
-        fontsize=10,
+        f"Client {client + 1}: test {what} after each round\n(shaded: the rounds that learn the task)", fontsize=10
     )
     figure.supxlabel("Round, all tasks", fontsize=9)
     figure.supylabel(f"Test {what} ({unit})", fontsize=9)
     if len(runs) > 1:
         # At the side: below, it would lie on the label of the x axis.
-        figure.legend(
-            *axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=9, frameon=False
-        )
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=9, frameon=False)
     return figures.save(figure, path)
 
 

@@ -32,9 +32,7 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
-def panels(
-    count: int, *, most_columns: int, width: float, height: float, **kwargs: Any
-) -> tuple[Any, list[Any]]:
+def panels(count: int, *, most_columns: int, width: float, height: float, **kwargs: Any) -> tuple[Any, list[Any]]:
     """A figure with `count` panels in rows of at most `most_columns`; each is `width` x `height` inches."""
     rows = math.ceil(count / most_columns)
     columns = math.ceil(count / rows)

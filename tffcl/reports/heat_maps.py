@@ -44,9 +44,7 @@ def plot_accuracy_matrix(results: Mapping[str, Any], path: PathLike) -> pathlib.
         axis.set_title(title, fontsize=9)
     figure.colorbar(image, ax=axes, label=unit, shrink=0.85).ax.tick_params(labelsize=8)
     name = " on ".join(str(results[field]) for field in ("method", "dataset") if results.get(field))
-    figure.suptitle(
-        f"{unit.split(' (')[0]} on each task after each task" + (f"\n{name}" if name else ""), fontsize=10
-    )
+    figure.suptitle(f"{unit.split(' (')[0]} on each task after each task" + (f"\n{name}" if name else ""), fontsize=10)
     return figures.save(figure, path)
 
 

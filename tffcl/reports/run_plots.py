@@ -48,9 +48,7 @@ def _write_plots(run_dir: pathlib.Path) -> list[pathlib.Path]:
     if has_accuracy(history):
         paths.append(plot_accuracy_by_round({method: history}, folder / BY_ROUND, names=shared_names))
     if results.get("accuracy"):
-        paths.append(
-            plot_accuracy_bars([results], [method or "accuracy"], folder / BY_TASK, names=shared_names)
-        )
+        paths.append(plot_accuracy_bars([results], [method or "accuracy"], folder / BY_TASK, names=shared_names))
     names = (results.get("config") or {}).get("tasks")
     if results:
         paths.append(plot_accuracy_matrix(results, folder / "accuracy_matrix.png"))
@@ -65,7 +63,5 @@ def _write_plots(run_dir: pathlib.Path) -> list[pathlib.Path]:
 
 def task_names(results: Sequence[Mapping[str, Any]]) -> Optional[list[str]]:
     """What the tasks are called, where that is the same for all clients and runs; else None."""
-    found = {
-        tuple(map(str, names)) for one in results for names in (one.get("config") or {}).get("tasks") or [()]
-    }
+    found = {tuple(map(str, names)) for one in results for names in (one.get("config") or {}).get("tasks") or [()]}
     return list(found.pop()) or None if len(found) == 1 else None

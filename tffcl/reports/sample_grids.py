@@ -44,10 +44,7 @@ def plot_samples(
     num_tasks, count = samples.shape[1:3]
     size = 0.32
     figure, axes = figures.panels(
-        len(samples),
-        most_columns=2,
-        width=max(2.2, count * size + 0.6),
-        height=max(1, num_tasks * size + 0.4),
+        len(samples), most_columns=2, width=max(2.2, count * size + 0.6), height=max(1, num_tasks * size + 0.4)
     )
     for client, (axis, one) in enumerate(zip(axes, samples)):
         axis.imshow(_tiled(one), cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")

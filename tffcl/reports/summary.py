@@ -62,9 +62,7 @@ def report(
             click.echo(f"plot: {path}")
 
 
-def _compared(
-    folders: Sequence[str], results: Sequence[Mapping[str, Any]], output: str
-) -> Sequence[pathlib.Path]:
+def _compared(folders: Sequence[str], results: Sequence[Mapping[str, Any]], output: str) -> Sequence[pathlib.Path]:
     """Pictures of all runs together."""
     if not any(each.get("nll") for each in results):
         return compare_plots(folders, output)

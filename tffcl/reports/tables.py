@@ -54,9 +54,7 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
     return render(list(kept), rows, markdown=markdown, num_text_columns=num_text_columns)
 
 
-def accuracy_matrix_table(
-    results: Mapping[str, Any], *, client: int | None = None, markdown: bool = False
-) -> str:
+def accuracy_matrix_table(results: Mapping[str, Any], *, client: int | None = None, markdown: bool = False) -> str:
     """Accuracy (%) or NLL (nats) on each task, a row for the time after each task.
 
     Args:
@@ -93,9 +91,7 @@ def scores_of(results: Mapping[str, Any]) -> tuple[str, Any]:
     raise InputError("the results have neither 'accuracy' nor 'nll' [clients, tasks, tasks]")
 
 
-def render(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool, num_text_columns: int = 1
-) -> str:
+def render(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool, num_text_columns: int = 1) -> str:
     """Lays out cells; the first `num_text_columns` columns to the left, numbers to the right.
 
     >>> print(render(["run", "TTA"], [["fedseit", "83.6"]], markdown=True))

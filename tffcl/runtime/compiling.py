@@ -23,9 +23,7 @@ def to_native(comp: Any) -> Any:
     included, and nothing is hidden from the server. A line on the log says so for each computation that has one.
     """
     if _SECURE in tff.framework.serialize_computation(comp).SerializeToString():
-        logger.warning(
-            "secure aggregation is simulated: the server here sees every summand; only the sum is the same"
-        )
+        logger.warning("secure aggregation is simulated: the server here sees every summand; only the sum is the same")
         comp = tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
     return _compiled(comp)
 

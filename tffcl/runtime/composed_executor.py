@@ -38,9 +38,7 @@ class ComposedExecutor(executor_base.Executor):
     async def create_struct(self, elements: Any) -> ComposedValue:
         """A structure of values."""
         items = tff.structure.to_elements(tff.structure.from_container(elements))
-        kind = tff.StructType(
-            [(name, each.type_signature) if name else each.type_signature for name, each in items]
-        )
+        kind = tff.StructType([(name, each.type_signature) if name else each.type_signature for name, each in items])
         return ComposedValue(tuple(each.value for _, each in items), kind, self)
 
     async def create_selection(self, source: ComposedValue, index: int) -> ComposedValue:

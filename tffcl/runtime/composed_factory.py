@@ -37,9 +37,7 @@ class ComposedExecutorFactory(tff.framework.ExecutorFactory):
         workers, whose places among the call's clients are then its content.
     """
 
-    def __init__(
-        self, workers: Sequence[RemoteWorker], deadline: Deadline, default_num_clients: int = 0
-    ) -> None:
+    def __init__(self, workers: Sequence[RemoteWorker], deadline: Deadline, default_num_clients: int = 0) -> None:
         self._workers, self._deadline = workers, deadline
         self.default_num_clients = default_num_clients
         self._pool = concurrent.futures.ThreadPoolExecutor(len(workers), "tffcl-part")

@@ -162,9 +162,7 @@ def _everyone(planner: ComposedPlanner, block: Any) -> Plan:
 
 def _map(planner: ComposedPlanner, block: Any) -> Plan:
     function, value = planner.split(block, 2)
-    mapped = _at_parts(
-        block.function, lambda given: framework.Struct([function, given]), value.type_signature
-    )
+    mapped = _at_parts(block.function, lambda given: framework.Struct([function, given]), value.type_signature)
     placed = planner.plan(value)
     return lambda cohort, names: Parts(_run(cohort, mapped, placed(cohort, names)))
 

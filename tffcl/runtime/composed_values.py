@@ -36,9 +36,7 @@ class PartExecutor(WorkerExecutor):
     def create_encoded(self, value: bytes, type_spec: tff.Type) -> Any:
         """A value in the worker, from the bytes of an `executor_pb2.Value`."""
         self._check_has_executor_id()
-        response = self._worker_stub.create_encoded_value(
-            wire.request_of(self._executor_id, value, type_spec)
-        )
+        response = self._worker_stub.create_encoded_value(wire.request_of(self._executor_id, value, type_spec))
         return remote_executor.RemoteValue(response.value_ref, type_spec, self)
 
     def call(self, computation: Any, *argument: Any) -> Any:
@@ -156,9 +154,7 @@ def ingest(cohort: Cohort, value: Any, kind: tff.Type) -> Any:
     if kind.all_equal:
         return Everyone(ServerValue(kind.member, given=value))
     if not isinstance(value, (list, tuple)):
-        raise errors.ArgumentError(
-            f"expected a list with a value for each client, found {type(value).__name__}"
-        )
+        raise errors.ArgumentError(f"expected a list with a value for each client, found {type(value).__name__}")
     members, slices = list(value), []
     for size in cohort.sizes:
         slices.append(members[:size])
@@ -223,9 +219,7 @@ def to_python(cohort: Cohort, value: Any, kind: tff.Type) -> Any:
     if isinstance(kind, tff.FederatedType):
         if isinstance(value, Parts):
             one = tff.FederatedType(kind.member, kind.placement)
-            fetched = cohort.each(
-                lambda part, own: wire.decode_value(part.fetch(own.reference), one), value.references
-            )
+            fetched = cohort.each(lambda part, own: wire.decode_value(part.fetch(own.reference), one), value.references)
             return [member for members in fetched for member in members]
         member = to_python(cohort, value.member if isinstance(value, Everyone) else value, kind.member)
         return member if kind.all_equal else [member] * cohort.num_clients
@@ -244,6 +238,4 @@ def _now(coroutine: Coroutine) -> Any:
     except StopIteration as ended:
         return ended.value
     coroutine.close()
-    raise RuntimeError(
-        "a coroutine of TFF's remote executor waits for a loop; this release of TFF is not supported"
-    )
+    raise RuntimeError("a coroutine of TFF's remote executor waits for a loop; this release of TFF is not supported")

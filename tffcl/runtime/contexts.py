@@ -36,9 +36,7 @@ class WorkerContext(tff.framework.SyncExecutionContext):
         return super().invoke(comp, arg)
 
 
-def create_context(
-    channel: grpc.Channel, describe: Callable[[], str], default_num_clients: int = 0
-) -> WorkerContext:
+def create_context(channel: grpc.Channel, describe: Callable[[], str], default_num_clients: int = 0) -> WorkerContext:
     """An execution context that runs computations in the worker at the other end of `channel`.
 
     Args:
@@ -46,9 +44,7 @@ def create_context(
       describe: Gives one line on how the worker stands, for the error when it does not answer.
       default_num_clients: See `local`.
     """
-    return WorkerContext(
-        executor.WorkerExecutorFactory(stubs.WorkerStub(channel, describe), default_num_clients)
-    )
+    return WorkerContext(executor.WorkerExecutorFactory(stubs.WorkerStub(channel, describe), default_num_clients))
 
 
 class LocalRuntime(Runtime):
@@ -83,20 +79,12 @@ def local(
 
 @overload
 def local(
-    num_threads: Optional[int] = None,
-    *,
-    num_workers: int,
-    repeatable: bool = True,
-    default_num_clients: int = 0,
+    num_threads: Optional[int] = None, *, num_workers: int, repeatable: bool = True, default_num_clients: int = 0
 ) -> Runtime: ...
 
 
 def local(
-    num_threads: Optional[int] = None,
-    *,
-    num_workers: int = 1,
-    repeatable: bool = True,
-    default_num_clients: int = 0,
+    num_threads: Optional[int] = None, *, num_workers: int = 1, repeatable: bool = True, default_num_clients: int = 0
 ) -> Runtime:
     """Starts a worker on this machine: `with tffcl.runtime.local(): ...` runs computations there.
 
@@ -119,9 +107,7 @@ def local(
         return LocalRuntime(num_threads, repeatable, default_num_clients)
     from tffcl.runtime import remote_runtime
 
-    return remote_runtime.LocalWorkers(
-        num_workers, num_threads, repeatable, default_num_clients=default_num_clients
-    )
+    return remote_runtime.LocalWorkers(num_workers, num_threads, repeatable, default_num_clients=default_num_clients)
 
 
 def set_local(

@@ -71,9 +71,7 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
         """A structure whose elements go one by one, and are put together in the worker."""
         values = tff.structure.from_container(value)
         kinds = tff.structure.to_elements(type_spec)
-        parts = [
-            (name, await self.create_value(values[number], kind)) for number, (name, kind) in enumerate(kinds)
-        ]
+        parts = [(name, await self.create_value(values[number], kind)) for number, (name, kind) in enumerate(kinds)]
         return await self.create_struct(tff.structure.Struct(parts))
 
     async def _create_computation(self, computation: Any, type_spec: Any) -> Any:

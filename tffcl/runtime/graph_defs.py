@@ -18,12 +18,7 @@ _TABLES = {
     "MutableHashTableOfTensorsV2": "AnonymousMutableHashTableOfTensors",
     "MutableHashTableV2": "AnonymousMutableHashTable",
 }
-_NOT_OF_THESE = (
-    "container",
-    "shared_name",
-    "use_node_name_sharing",
-    "_class",
-)  # what has no name, and stands alone
+_NOT_OF_THESE = ("container", "shared_name", "use_node_name_sharing", "_class")  # what has no name, and stands alone
 
 # These always have a name; one that was destroyed is made anew.
 _QUEUES = ("FIFOQueueV2", "PaddingFIFOQueueV2", "PriorityQueueV2", "RandomShuffleQueueV2")
@@ -34,10 +29,7 @@ def set_apart(graph_def: tf.compat.v1.GraphDef, prefix: str) -> None:
 
     A process has one name space for them, and TFF's optimiser leaves functions of one name with several bodies.
     """
-    names = {
-        function.signature.name: f"{prefix}_{function.signature.name}"
-        for function in graph_def.library.function
-    }
+    names = {function.signature.name: f"{prefix}_{function.signature.name}" for function in graph_def.library.function}
     for function in graph_def.library.function:
         function.signature.name = names[function.signature.name]
         _rename_calls(function.node_def, names)
@@ -51,9 +43,7 @@ def _rename_calls(nodes: Iterable[Any], names: Mapping[str, str]) -> None:
     for node in nodes:
         node.op = names.get(node.op, node.op)
         for value in node.attr.values():
-            functions = (
-                [value.func] if value.HasField("func") else value.list.func if value.HasField("list") else ()
-            )
+            functions = [value.func] if value.HasField("func") else value.list.func if value.HasField("list") else ()
             for function in functions:
                 function.name = names.get(function.name, function.name)
 

@@ -60,9 +60,7 @@ class GraphFunction:
             self._session_token = ""
         inputs += [self._session_token] if self._session_token else []
         inputs += self._variables
-        self._tables_and_queues = (
-            _TablesAndQueues(graph_def, nodes, inputs, makers, prefix) if makers else None
-        )
+        self._tables_and_queues = _TablesAndQueues(graph_def, nodes, inputs, makers, prefix) if makers else None
         part = functools.partial(_import, graph_def, nodes, [*inputs, *makers])
         self._initialize = part([], proto.initialize_op) if proto.initialize_op else None
         self._run = part(list(_flat(self._result)), "")
@@ -96,9 +94,7 @@ class GraphFunction:
             for dtype, shape in self._variables.values()
         ]
         tensors += handles
-        made = (
-            self._tables_and_queues.made(tensors) if self._tables_and_queues else contextlib.nullcontext([])
-        )
+        made = self._tables_and_queues.made(tensors) if self._tables_and_queues else contextlib.nullcontext([])
         with made as others:
             if self._initialize is not None:
                 self._initialize(*tensors, *others)
@@ -151,9 +147,7 @@ class _TablesAndQueues:
         self._count += 1
         named = [graph_defs.named(maker, f"{self._prefix}_{self._count}") for maker in self._makers.values()]
         own = {maker.name: maker for maker in named}
-        return _import(
-            self._graph_def, {**self._nodes, **own}, self._feeds, list(self._makers), "", own.keys()
-        )
+        return _import(self._graph_def, {**self._nodes, **own}, self._feeds, list(self._makers), "", own.keys())
 
 
 class GraphCache:

@@ -95,9 +95,7 @@ class InProcessContext(tff.framework.SyncContext):
         num_clients = self.default_num_clients if ingestion.num_clients is None else ingestion.num_clients
         result = plan(Scope(self._threads, num_clients), {}).call(*given)
         self._tell(result)
-        return type_conversions.type_to_py_container(
-            values.to_python(result, kind.result, num_clients), kind.result
-        )
+        return type_conversions.type_to_py_container(values.to_python(result, kind.result, num_clients), kind.result)
 
     def _tell(self, result: Any) -> None:
         """Says once on which device the work is done."""
@@ -117,10 +115,7 @@ class InProcessRuntime(Runtime):
     """
 
     def __init__(
-        self,
-        device: Optional[str] = None,
-        clients_at_once: Optional[int] = None,
-        default_num_clients: int = 0,
+        self, device: Optional[str] = None, clients_at_once: Optional[int] = None, default_num_clients: int = 0
     ) -> None:
         """Starts no process; clients run in threads of this one.
 

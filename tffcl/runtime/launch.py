@@ -32,9 +32,7 @@ class _Keeper:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], concurrent.futures.Future]] = (
-            queue.SimpleQueue()
-        )
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], concurrent.futures.Future]] = queue.SimpleQueue()
         threading.Thread(target=self._loop, name="tffcl-worker-keeper", daemon=True).start()
 
     def _loop(self) -> None:

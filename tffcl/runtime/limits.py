@@ -40,9 +40,7 @@ def check_message(size: int, value: Any, type_spec: tff.Type) -> None:
         f"a value of {_shown(size)} cannot be sent to a worker, which takes at most {_shown(MAX_MESSAGE_BYTES)} in one "
         "message"
     )
-    raise MessageTooLarge(
-        f"{found}: {_largest(value, type_spec)}; use fewer clients in a call, more workers, or less"
-    )
+    raise MessageTooLarge(f"{found}: {_largest(value, type_spec)}; use fewer clients in a call, more workers, or less")
 
 
 def comes_in_parts(type_spec: tff.Type) -> bool:

@@ -92,12 +92,7 @@ class Planner:
         return lambda scope, names: Function(lambda *given: implementation(scope, *given), kind)
 
     def _lambda(self, block: Any) -> Plan:
-        result, name, kind, works = (
-            self.plan(block.result),
-            block.parameter_name,
-            block.type_signature,
-            _works(block),
-        )
+        result, name, kind, works = (self.plan(block.result), block.parameter_name, block.type_signature, _works(block))
 
         def run(scope: Any, names: Mapping[str, Any]) -> Function:
             def call(*given: Any) -> Any:

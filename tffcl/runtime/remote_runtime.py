@@ -81,16 +81,12 @@ class RemoteRuntime(Runtime):
         _check_positive("patience", patience)
         check_default_num_clients(default_num_clients)
         if on_lost_worker not in ON_LOST_WORKER:
-            raise errors.InputError(
-                f"on_lost_worker: expected {' or '.join(ON_LOST_WORKER)}, found {on_lost_worker!r}"
-            )
+            raise errors.InputError(f"on_lost_worker: expected {' or '.join(ON_LOST_WORKER)}, found {on_lost_worker!r}")
         self.events: list[Event] = []
         self._on_failure, self._lock = on_failure, threading.Lock()
         deadline = Deadline(call_timeout)
         ends: list[Optional[Callable[[], str]]] = [*describe, *[None] * (len(addresses) - len(describe))]
-        self.workers = [
-            RemoteWorker(address, deadline, self._tell, end) for address, end in zip(addresses, ends)
-        ]
+        self.workers = [RemoteWorker(address, deadline, self._tell, end) for address, end in zip(addresses, ends)]
         self._factory = ComposedExecutorFactory(self.workers, deadline, default_num_clients)
         super().__init__(RemoteContext(self._factory, on_lost_worker == "leave-out"))
         for worker in self.workers:
@@ -132,8 +128,7 @@ class LocalWorkers(RemoteRuntime):
             raise errors.InputError(f"num_workers: expected at least 1, found {num_workers}")
         with contextlib.ExitStack() as started:
             self.processes = [
-                started.enter_context(worker_lib.Worker(num_threads, repeatable=repeatable))
-                for _ in range(num_workers)
+                started.enter_context(worker_lib.Worker(num_threads, repeatable=repeatable)) for _ in range(num_workers)
             ]
             addresses = [process.address for process in self.processes]
             describe = [process.describe for process in self.processes]

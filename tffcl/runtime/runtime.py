@@ -17,9 +17,7 @@ _Self = TypeVar("_Self", bound="Runtime")
 def check_default_num_clients(number: int) -> int:
     """The number of clients of a computation whose arguments do not tell it; raises InputError for one that is none."""
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise errors.InputError(
-            f"default_num_clients: expected a number of clients, 0 or more; found {number!r}"
-        )
+        raise errors.InputError(f"default_num_clients: expected a number of clients, 0 or more; found {number!r}")
     return number
 
 

@@ -93,9 +93,7 @@ def _as_tuples(item: Any, kind: tff.Type) -> Any:
     if not isinstance(kind, tff.StructType):
         return item
     parts = tff.structure.iter_elements(kind)
-    return tuple(
-        _as_tuples(item[name] if name else item[index], each) for index, (name, each) in enumerate(parts)
-    )
+    return tuple(_as_tuples(item[name] if name else item[index], each) for index, (name, each) in enumerate(parts))
 
 
 def _in_containers(item: Any, kind: tff.Type) -> Any:

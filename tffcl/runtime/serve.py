@@ -108,9 +108,7 @@ def _warn(address: str, host: str, worker: worker_lib.Worker, own_network: bool)
 def _signals() -> Iterator[threading.Event]:
     """An event that SIGTERM and SIGINT set, also where the parent has left them ignored."""
     ended = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield ended
     finally:

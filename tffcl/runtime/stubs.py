@@ -25,10 +25,7 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
       lost_codes: what says that the worker is gone. A closed channel is a ValueError without a code.
     """
 
-    lost_codes: tuple[grpc.StatusCode, ...] = (
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.FAILED_PRECONDITION,
-    )
+    lost_codes: tuple[grpc.StatusCode, ...] = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)
 
     def __init__(self, channel: grpc.Channel, describe: Callable[[], str]) -> None:
         """Connects to a worker.

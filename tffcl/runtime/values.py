@@ -49,11 +49,7 @@ def to_array(tensor: Any) -> Any:
     is copied: it is the user's.
     """
     tensor = tf.convert_to_tensor(tensor)
-    if (
-        tensor.shape.rank == 0
-        or tensor.dtype in (tf.string, tf.bfloat16)
-        or "CPU" not in tensor.backing_device
-    ):
+    if tensor.shape.rank == 0 or tensor.dtype in (tf.string, tf.bfloat16) or "CPU" not in tensor.backing_device:
         value = tensor.numpy()
         if isinstance(value, np.ndarray) and tensor.dtype != tf.string:
             value.flags.writeable = False
@@ -81,9 +77,7 @@ def to_python(value: Any, kind: tff.Type, num_clients: int) -> Any:
         return [to_python(member, kind.member, num_clients) for _ in range(num_clients)]
     if isinstance(kind, tff.StructType):
         pairs = zip(value, tff.structure.iter_elements(kind))
-        return tff.structure.Struct(
-            (name, to_python(item, element, num_clients)) for item, (name, element) in pairs
-        )
+        return tff.structure.Struct((name, to_python(item, element, num_clients)) for item, (name, element) in pairs)
     return dataset_of(value, kind.element) if isinstance(kind, tff.SequenceType) else to_array(value)
 
 

@@ -45,9 +45,7 @@ def find_worker_binary() -> pathlib.Path:
         raise errors.RunError("tensorflow_federated is not installed: see the README's section on installing")
     path = pathlib.Path(spec.origin).parent / "data" / "worker_binary"
     if not path.is_file():
-        raise errors.RunError(
-            f"the TFF worker is missing: expected a file at {path}; reinstall tensorflow-federated"
-        )
+        raise errors.RunError(f"the TFF worker is missing: expected a file at {path}; reinstall tensorflow-federated")
     return path
 
 
@@ -61,9 +59,7 @@ def worker_environment(num_threads: Optional[int] = None, repeatable: bool = Tru
     environment = {**_ENVIRONMENT, "TF_DETERMINISTIC_OPS": str(int(repeatable)), **os.environ}
     if num_threads is not None:
         if num_threads < 1:
-            raise errors.InputError(
-                f"num_threads must be at least 1, or None for all cores; found {num_threads}"
-            )
+            raise errors.InputError(f"num_threads must be at least 1, or None for all cores; found {num_threads}")
         for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
             environment[name] = str(num_threads)
     return environment
@@ -95,9 +91,7 @@ class Worker:
     is held open.
     """
 
-    def __init__(
-        self, num_threads: Optional[int] = None, start_timeout: float = 60.0, repeatable: bool = True
-    ) -> None:
+    def __init__(self, num_threads: Optional[int] = None, start_timeout: float = 60.0, repeatable: bool = True) -> None:
         """Starts the worker and waits until it accepts connections.
 
         Args:
@@ -142,9 +136,7 @@ class Worker:
     def describe(self) -> str:
         """One line that says how the worker stands: running, or how it ended and its last words."""
         try:
-            code = self._process.wait(
-                _LAST_BREATH_SECONDS
-            )  # connections break before the kernel is done with it
+            code = self._process.wait(_LAST_BREATH_SECONDS)  # connections break before the kernel is done with it
         except subprocess.TimeoutExpired:
             return f"the TFF worker (pid {self.pid}) does not answer"
         end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -176,9 +168,7 @@ class Worker:
             if self._process.poll() is not None:
                 raise errors.RunError(f"cannot start a run: {self.describe()}")
             if time.monotonic() > deadline:
-                raise errors.RunError(
-                    f"cannot start a run: the TFF worker did not answer within {timeout:g} s"
-                )
+                raise errors.RunError(f"cannot start a run: the TFF worker did not answer within {timeout:g} s")
             time.sleep(_POLL_SECONDS)
 
     def _accepts_connections(self) -> bool:

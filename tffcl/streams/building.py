@@ -74,18 +74,13 @@ def fill_stream(
     Raises:
       StreamError: a task would have no training document of one of its labels.
     """
-    drafts = [
-        _Draft(client, task, labels) for client, sequence in enumerate(sequences) for task, labels in sequence
-    ]
+    drafts = [_Draft(client, task, labels) for client, sequence in enumerate(sequences) for task, labels in sequence]
     for label in request.label_ids():
         _fill(drafts, label, request, overlap)
     tasks = {(draft.client, draft.task): _finish(draft, request) for draft in drafts}
     return TaskStream(
         name,
-        tuple(
-            tuple(tasks[client, task] for task in range(request.num_tasks))
-            for client in range(request.num_clients)
-        ),
+        tuple(tuple(tasks[client, task] for task in range(request.num_tasks)) for client in range(request.num_clients)),
         excluded_labels,
     )
 

@@ -79,13 +79,10 @@ def domain_sequence(
     num_labels = 1 + max(max(rows.max(initial=-1) for rows in sets) for sets in (trains, tests))
     if not num_labels:
         raise StreamError("train_labels: no domain has any example; all labels are -1")
-    drawer = _Drawer(
-        trains, _checked_base(shared_base, trains, tests), int(num_labels), num_clients, int(seed)
-    )
+    drawer = _Drawer(trains, _checked_base(shared_base, trains, tests), int(num_labels), num_clients, int(seed))
     train = drawer.draw(int(examples_per_task), enrollment)
     test = [
-        _divided(rows, enrollment.active(task), test_examples, (int(seed), task))
-        for task, rows in enumerate(tests)
+        _divided(rows, enrollment.active(task), test_examples, (int(seed), task)) for task, rows in enumerate(tests)
     ]
     none = np.zeros(0, np.int64)
     clients = []
@@ -119,9 +116,7 @@ class _Drawer:
             parts, _ = self._parts(examples, active)
         return [{client: part[client] for client in clients} for clients, part in zip(active, parts)]
 
-    def _parts(
-        self, examples: int, clients: Sequence[Sequence[int]]
-    ) -> tuple[list[dict[int, list[np.ndarray]]], bool]:
+    def _parts(self, examples: int, clients: Sequence[Sequence[int]]) -> tuple[list[dict[int, list[np.ndarray]]], bool]:
         """As `draw` for given clients of each task, and whether there were enough examples never shown before."""
         shown = {number: np.zeros(len(labels), np.int64) for number, labels in zip(self.base, self.labels)}
         parts, fresh = [], True
@@ -129,9 +124,7 @@ class _Drawer:
             times, counts = shown[self.base[task]], self._counts(examples, task)
             part: dict[int, list[np.ndarray]] = {client: [] for client in clients[task]}
             for label in range(self.num_labels):
-                rows = generator(self.seed, SHUFFLE, _TRAIN, task, label).permutation(
-                    np.flatnonzero(labels == label)
-                )
+                rows = generator(self.seed, SHUFFLE, _TRAIN, task, label).permutation(np.flatnonzero(labels == label))
                 rows = rows[np.argsort(times[rows], kind="stable")]
                 ends = np.cumsum([counts[client, label] for client in clients[task]], dtype=np.int64)
                 taken = rows[: ends[-1]] if len(ends) else rows[:0]
@@ -160,9 +153,7 @@ class _Drawer:
         most = min(int((rows >= 0).sum()) // len(who) for rows, who in zip(self.labels, active) if who)
         top = min(examples - 1, most)
         possible = next((n for n in range(top, 0, -1) if self._short(n, active) is None), None)
-        advice = (
-            "enrol fewer clients" if possible is None else f"ask for {possible} or fewer, or fewer clients"
-        )
+        advice = "enrol fewer clients" if possible is None else f"ask for {possible} or fewer, or fewer clients"
         raise StreamError(
             f"examples_per_task={examples}: domain {task} has {found} training examples of label {label}, its "
             f"{len(active[task])} clients need {needed}: {advice}"
@@ -237,9 +228,7 @@ def _checked_base(
         return list(range(len(trains)))
     base = [int(one) for one in shared_base]
     if len(base) != len(trains):
-        raise StreamError(
-            f"shared_base has {len(base)} numbers; expected one for each of {len(trains)} domains"
-        )
+        raise StreamError(f"shared_base has {len(base)} numbers; expected one for each of {len(trains)} domains")
     for domain, number in enumerate(base):
         first = base.index(number)
         for name, sets in (("training", trains), ("test", tests)):

@@ -18,8 +18,7 @@ def usable_labels(request: Request) -> list[int]:
     return [
         label
         for label in request.label_ids()
-        if np.count_nonzero(request.train_labels == label) >= needed
-        and (label in tested or not request.require_test)
+        if np.count_nonzero(request.train_labels == label) >= needed and (label in tested or not request.require_test)
     ]
 
 
@@ -71,9 +70,7 @@ def _keys(request: Request, num_tasks: int, pools: Sequence[Sequence[int]] | Non
     for task, key in enumerate(keys):
         unknown = sorted(key - known)
         if unknown:
-            raise StreamError(
-                f"pools[{task}]: {unknown[0]} is no label of the dataset, which has {_span(known)}"
-            )
+            raise StreamError(f"pools[{task}]: {unknown[0]} is no label of the dataset, which has {_span(known)}")
         for earlier, other in enumerate(keys[:task]):
             if key != other and key & other:
                 raise StreamError(

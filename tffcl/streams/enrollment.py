@@ -117,16 +117,12 @@ class Enrollment:
         >>> [len(Enrollment.decreasing(10, 4).active(task)) for task in range(4)]
         [10, 8, 5, 3]
         """
-        return _spans(
-            "decreasing", num_clients, num_tasks, lambda c: (0, num_tasks - c * num_tasks // num_clients)
-        )
+        return _spans("decreasing", num_clients, num_tasks, lambda c: (0, num_tasks - c * num_tasks // num_clients))
 
     @classmethod
     def increasing(cls, num_clients: int, num_tasks: int) -> Enrollment:
         """Scenario 3, `decreasing` in the mirror of time: all are active in the last task."""
-        return _spans(
-            "increasing", num_clients, num_tasks, lambda c: (c * num_tasks // num_clients, num_tasks)
-        )
+        return _spans("increasing", num_clients, num_tasks, lambda c: (c * num_tasks // num_clients, num_tasks))
 
     @classmethod
     def scattered(cls, num_clients: int, num_tasks: int) -> Enrollment:
@@ -153,9 +149,7 @@ class Enrollment:
 
     def active(self, task: int) -> tuple[int, ...]:
         """Numbers of the clients that are active in a task, ascending; maybe none."""
-        return tuple(
-            client for client in range(self.num_clients) if self.state(client, task) is EnrollmentState.ACTIVE
-        )
+        return tuple(client for client in range(self.num_clients) if self.state(client, task) is EnrollmentState.ACTIVE)
 
     def state(self, client: int, task: int) -> EnrollmentState:
         """The state of client number `client` (0 .. C-1) in task number `task` (0 .. T-1).
@@ -236,9 +230,7 @@ def _check_state(state: object, before: Optional[EnrollmentState], client: int, 
     """Raises StreamError unless `state` may follow `before` (None at the first task)."""
     where = f"enrollment, client {client}, task {task}"
     if not isinstance(state, EnrollmentState):
-        raise StreamError(
-            f"{where}: expected an EnrollmentState, found {state!r}; or use Enrollment.from_table"
-        )
+        raise StreamError(f"{where}: expected an EnrollmentState, found {state!r}; or use Enrollment.from_table")
     allowed = _FIRST if before is None else _NEXT[before]
     if state not in allowed:
         after = "in the first task" if before is None else f"after {before.value!r}"

@@ -18,8 +18,7 @@ def checked_labels(labels: Sequence[int] | np.ndarray, where: str, num_labels: i
     array = np.asarray(labels)
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
         raise StreamError(
-            f"{where}: expected a flat sequence of whole label ids, got shape {array.shape}, "
-            f"dtype {array.dtype}"
+            f"{where}: expected a flat sequence of whole label ids, got shape {array.shape}, dtype {array.dtype}"
         )
     upper = np.inf if num_labels is None else num_labels
     wrong = np.flatnonzero((array < 0) | (array >= upper))

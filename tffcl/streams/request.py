@@ -97,8 +97,7 @@ class Request:
         ids, wanted = self.label_ids(), self.labels_per_task or 1
         if wanted > len(ids):
             raise StreamError(
-                f"labels_per_task={wanted}, but the dataset has {len(ids)} labels: ask for {len(ids)} "
-                "or fewer"
+                f"labels_per_task={wanted}, but the dataset has {len(ids)} labels: ask for {len(ids)} or fewer"
             )
         trains = labels_lib.documents_by_label(np.asarray(self.train_labels), ids)
         tested = set(np.unique(self.test_labels).tolist())
@@ -110,9 +109,7 @@ class Request:
         }
         usable = sum(n > 0 for n in capacities.values())
         if usable < wanted:
-            rule = f"at least {needed} training documents" + (
-                " and a test document" if self.require_test else ""
-            )
+            rule = f"at least {needed} training documents" + (" and a test document" if self.require_test else "")
             raise StreamError(
                 f"labels_per_task={wanted}, but only {usable} of {len(ids)} labels have {rule}: ask for "
                 "fewer labels_per_task, or a smaller min_documents or require_test=False"

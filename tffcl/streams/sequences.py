@@ -165,13 +165,9 @@ def in_turn(num_clients: int, num_tasks: int, num_labels: int) -> list[list[int]
 
 def _sizes(labels_per_task: int | Sequence[int], num_tasks: int) -> list[int]:
     """Labels of each task."""
-    sizes = (
-        [labels_per_task] * num_tasks if isinstance(labels_per_task, (int, float)) else list(labels_per_task)
-    )
+    sizes = [labels_per_task] * num_tasks if isinstance(labels_per_task, (int, float)) else list(labels_per_task)
     for size in sizes:
         check_count("labels_per_task", size, 1)
     if len(sizes) != num_tasks:
-        raise StreamError(
-            f"labels_per_task has {len(sizes)} numbers; expected one, or {num_tasks} (num_tasks)"
-        )
+        raise StreamError(f"labels_per_task has {len(sizes)} numbers; expected one, or {num_tasks} (num_tasks)")
     return [int(size) for size in sizes]

@@ -170,9 +170,7 @@ def iid(
     )
     # A label serves all tasks or none: the tasks would not be identically distributed otherwise.
     needed = request.total_tasks * min_documents
-    capacities = request.capacities(
-        lambda documents: request.total_tasks if documents >= needed else 0, needed
-    )
+    capacities = request.capacities(lambda documents: request.total_tasks if documents >= needed else 0, needed)
     if labels_per_task is None:
         common = tuple(label for label, n in capacities.items() if n)
     else:

@@ -43,8 +43,7 @@ class Task:
             object.__setattr__(self, field, indices)
         if np.intersect1d(self.train, self.validation).size:
             raise StreamError(
-                f"task {self.task} of client {self.client}: train and validation share documents; "
-                "they must be disjoint"
+                f"task {self.task} of client {self.client}: train and validation share documents; they must be disjoint"
             )
 
 

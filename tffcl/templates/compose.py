@@ -18,9 +18,7 @@ from tffcl.templates.finalizer import FinalizerProcess
 from tffcl.templates.incoming import Incoming
 from tffcl.templates.placed import at_clients, at_server
 
-AggregationFactory = Union[
-    tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory
-]
+AggregationFactory = Union[tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory]
 
 _KEY, _COUNT = tff.TensorType(np.int32, [2]), tff.TensorType(np.int32)
 
@@ -96,9 +94,7 @@ class _Composer:
             )
         aggregate = self.aggregation.next.type_signature.result.result
         if not wanted.is_assignable_from(aggregate):
-            raise errors.ContractError(
-                f"finalizer: takes aggregates of {wanted}, the aggregator gives {aggregate}"
-            )
+            raise errors.ContractError(f"finalizer: takes aggregates of {wanted}, the aggregator gives {aggregate}")
 
     def process(self) -> ContinualProcess:
         """Builds every computation and checks them against each other."""
@@ -168,9 +164,7 @@ class _Composer:
             return ordered("begin_task", work.begin_task(state, shared, foreign), work.state_type)
 
         @tff.federated_computation(at_server(server), at_clients(self.state), self.incoming.type)
-        def begin_task(
-            server_state: tff.Value, client_states: tff.Value, transfer_in: tff.Value
-        ) -> tff.Value:
+        def begin_task(server_state: tff.Value, client_states: tff.Value, transfer_in: tff.Value) -> tff.Value:
             shared = tff.federated_broadcast(server_state.shared)
             return tff.federated_map(begin, (client_states, shared, self.incoming.received(transfer_in)))
 
@@ -275,9 +269,7 @@ class _Composer:
         def end(state: OrderedDict, shared: tf.Tensor, data: OrderedDict) -> tuple[OrderedDict, OrderedDict]:
             new_state, upload = work.end_task(state, shared, data)
             if "knowledge" not in upload:
-                raise errors.ContractError(
-                    f"client work: end_task uploaded no 'knowledge'; found {list(upload)}"
-                )
+                raise errors.ContractError(f"client work: end_task uploaded no 'knowledge'; found {list(upload)}")
             knowledge = as_type("end_task", "knowledge", upload["knowledge"], row_type)
             return ordered("end_task", new_state, work.state_type), OrderedDict(upload, knowledge=knowledge)
 

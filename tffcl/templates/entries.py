@@ -20,9 +20,7 @@ def select_types(types: OrderedDict, names: tuple[str, ...]) -> OrderedDict:
     """
     unknown = [name for name in names if name not in types]
     if unknown:
-        raise errors.ContractError(
-            f"client work: no state entry named {unknown[0]!r}; there are {list(types)}"
-        )
+        raise errors.ContractError(f"client work: no state entry named {unknown[0]!r}; there are {list(types)}")
     return OrderedDict((name, kind) for name, kind in types.items() if name in names)
 
 
@@ -40,8 +38,7 @@ def ordered(method: str, values: Mapping[str, Any], types: OrderedDict) -> Order
     unknown = [name for name in values if name not in types]
     if unknown:
         raise errors.ContractError(
-            f"client work: {method} returned an entry named {unknown[0]!r}, which would be lost; "
-            f"expected {list(types)}"
+            f"client work: {method} returned an entry named {unknown[0]!r}, which would be lost; expected {list(types)}"
         )
     return OrderedDict((name, as_type(method, name, values[name], kind)) for name, kind in types.items())
 

@@ -24,9 +24,7 @@ class FinalizerProcess(tff.templates.MeasuredProcess):
             )
         shared, result = parameter[1], next_fn.type_signature.result.result
         if not shared.is_assignable_from(result):
-            raise errors.ContractError(
-                f"finalizer: next should return {shared} as it took it, found {result}"
-            )
+            raise errors.ContractError(f"finalizer: next should return {shared} as it took it, found {result}")
         measured = next_fn.type_signature.result.measurements
         if not (isinstance(measured, tff.FederatedType) and measured.placement is tff.SERVER):
             raise errors.ContractError(f"finalizer: measurements should be at the server, found {measured}")

@@ -35,11 +35,7 @@ class _Wrapped(Transfer):
         return self.transfer.account()
 
     def select(
-        self,
-        knowledge_base: KnowledgeBase,
-        task: int,
-        clients: Sequence[int],
-        summaries: Sequence[Summary | None],
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
     ) -> list[list[int]]:
         return self.transfer.select(knowledge_base, task, clients, summaries)
 
@@ -76,27 +72,18 @@ class RandomTask(_Wrapped):
         self.seed = whole_number(seed, "seed", 0)
 
     def select(
-        self,
-        knowledge_base: KnowledgeBase,
-        task: int,
-        clients: Sequence[int],
-        summaries: Sequence[Summary | None],
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
     ) -> list[list[int]]:
         selections = super().select(knowledge_base, task, clients, summaries)
         return [
-            self._replaced(knowledge_base, task, client, selection)
-            for client, selection in zip(clients, selections)
+            self._replaced(knowledge_base, task, client, selection) for client, selection in zip(clients, selections)
         ]
 
-    def _replaced(
-        self, knowledge_base: KnowledgeBase, task: int, client: int, selection: list[int]
-    ) -> list[int]:
+    def _replaced(self, knowledge_base: KnowledgeBase, task: int, client: int, selection: list[int]) -> list[int]:
         others = [e for e in past_entries(knowledge_base, task, client) if e not in set(selection)]
         order = np.random.default_rng([self.seed, task, client]).permutation(len(others))
         drawn = [others[place] for place in order[: len(selection)]]
         kept = selection[len(drawn) :]
         if kept:
-            logger.info(
-                "random task: client %d keeps %d selected entries in task %d", client, len(kept), task
-            )
+            logger.info("random task: client %d keeps %d selected entries in task %d", client, len(kept), task)
         return drawn + kept

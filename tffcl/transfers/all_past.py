@@ -22,11 +22,7 @@ class AllPast(Transfer):
         return (whole_number(num_clients, "num_clients", 1) - 1) * (self.max_tasks - 1)
 
     def select(
-        self,
-        knowledge_base: KnowledgeBase,
-        task: int,
-        clients: Sequence[int],
-        summaries: Sequence[Summary | None],
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
     ) -> list[list[int]]:
         del summaries
         entries = knowledge_base.entries

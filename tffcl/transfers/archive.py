@@ -51,9 +51,7 @@ def read(path: str | os.PathLike[str], *needed: str) -> dict[str, np.ndarray]:
       RunError: no such file, or one that is damaged, cut short or of another kind.
     """
     with _opened(path) as archive:
-        found = {
-            member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()
-        }
+        found = {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
     if not set(needed) <= set(found):
         raise errors.RunError(f"{os.fspath(path)}: expected the arrays {list(needed)}, found {sorted(found)}")
     return found
@@ -90,9 +88,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
             # A wild offset is looked for before the file's start, which the system calls an invalid argument.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise errors.RunError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
-            raise errors.RunError(
-                f"{os.fspath(path)} is damaged, or no archive of arrays: {error}"
-            ) from error
+            raise errors.RunError(f"{os.fspath(path)} is damaged, or no archive of arrays: {error}") from error
 
 
 def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:

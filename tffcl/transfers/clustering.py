@@ -38,9 +38,7 @@ def cluster_centres(
       InputError: vectors that are not finite or not `[N, D]`.
     """
     if vectors.ndim != 2 or not np.isfinite(vectors).all():
-        raise errors.InputError(
-            f"clustering: expected finite vectors [N, D], found shape {vectors.shape} or NaN"
-        )
+        raise errors.InputError(f"clustering: expected finite vectors [N, D], found shape {vectors.shape} or NaN")
     points = vectors[np.any(vectors != 0, axis=1)].astype(np.float64)
     kinds = np.unique(points, axis=0, return_inverse=True)[1].reshape(-1)
     num_kinds = int(kinds.max()) + 1 if len(points) else 0

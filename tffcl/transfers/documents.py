@@ -8,9 +8,7 @@ import scipy.sparse
 from tffcl import errors
 
 
-def document_vectors(
-    tokens: np.ndarray, start: np.ndarray, length: np.ndarray, vectors: np.ndarray
-) -> np.ndarray:
+def document_vectors(tokens: np.ndarray, start: np.ndarray, length: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     """The mean of a document's word vectors over its |x| words (eq. 6).
 
     A word without a vector (the zero vector) counts in |x|. A document without any word, or without any known word,
@@ -39,8 +37,7 @@ def document_vectors(
         )
     if tokens.size and not 0 <= tokens.min() <= tokens.max() < len(vectors):
         raise errors.InputError(
-            f"document vectors: word ids should lie in [0, {len(vectors)}), "
-            f"found {tokens.min()} to {tokens.max()}"
+            f"document vectors: word ids should lie in [0, {len(vectors)}), found {tokens.min()} to {tokens.max()}"
         )
     # A sparse matrix of counts: [N, L, D] at once is gigabytes for documents of news length.
     document = np.repeat(np.arange(len(length)), length)

@@ -195,9 +195,7 @@ class KnowledgeBase:
             summary = summaries.get(entry, {}) if told else None
             self._append(client, task, arrays[f"indices/{entry}"], arrays[f"values/{entry}"], summary)
 
-    def _append(
-        self, client: int, task: int, indices: np.ndarray, values: np.ndarray, summary: Arrays | None
-    ) -> None:
+    def _append(self, client: int, task: int, indices: np.ndarray, values: np.ndarray, summary: Arrays | None) -> None:
         entry = len(self._ids)
         self._ids[client, task] = entry
         self._nonzeros.append(len(indices))

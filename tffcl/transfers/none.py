@@ -16,11 +16,7 @@ class NoTransfer(Transfer):
         return 0
 
     def select(
-        self,
-        knowledge_base: KnowledgeBase,
-        task: int,
-        clients: Sequence[int],
-        summaries: Sequence[Summary | None],
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
     ) -> list[list[int]]:
         del knowledge_base, task, summaries
         return [[] for _ in clients]

@@ -100,9 +100,7 @@ class Selection(Options):
             return self._sit()
         made: Any = TRANSFERS.get(self.selection)(k=self.top_k)
         if not isinstance(made, transfers.Transfer):
-            raise InputError(
-                f"selection: {self.selection} makes a {type(made).__name__}, no tffcl.transfers.Transfer"
-            )
+            raise InputError(f"selection: {self.selection} makes a {type(made).__name__}, no tffcl.transfers.Transfer")
         return made
 
     def _sit(self) -> Transfer:

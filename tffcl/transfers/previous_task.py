@@ -22,11 +22,7 @@ class PreviousTask(Transfer):
         return whole_number(num_clients, "num_clients", 1) - (0 if self.include_own else 1)
 
     def select(
-        self,
-        knowledge_base: KnowledgeBase,
-        task: int,
-        clients: Sequence[int],
-        summaries: Sequence[Summary | None],
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
     ) -> list[list[int]]:
         del summaries
         entries = knowledge_base.entries

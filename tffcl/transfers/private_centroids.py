@@ -53,9 +53,7 @@ class CentroidPrivacy:
             errors.check_above_zero(name, getattr(self, name))
         errors.check_between_0_and_1("delta", self.delta)
 
-    def centres(
-        self, vectors: np.ndarray, num_clusters: int, min_size: int, seed: int | Sequence[int]
-    ) -> np.ndarray:
+    def centres(self, vectors: np.ndarray, num_clusters: int, min_size: int, seed: int | Sequence[int]) -> np.ndarray:
         """Centres of the clusters whose noised count is at least `min_size`.
 
         Args:
@@ -71,9 +69,7 @@ class CentroidPrivacy:
           InputError: vectors that are not finite or not `[N, D]`.
         """
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
-            raise errors.InputError(
-                f"clustering: expected finite vectors [N, D], found shape {vectors.shape} or NaN"
-            )
+            raise errors.InputError(f"clustering: expected finite vectors [N, D], found shape {vectors.shape} or NaN")
         points = clipped(vectors[np.any(vectors != 0, axis=1)].astype(np.float64), self.clip)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_NOISE,)))
         drawn = rng.normal(size=[num_clusters, vectors.shape[1]])
@@ -83,9 +79,7 @@ class CentroidPrivacy:
             centres = clipped(sums / np.maximum(counts, 1.0)[:, None], self.clip)
         return centres[counts >= min_size].astype(np.float32)
 
-    def noised(
-        self, sums: np.ndarray, counts: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def noised(self, sums: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Sums float64 `[Q, D]` and counts float64 `[Q]` with noise on each entry."""
         return (
             sums + rng.normal(scale=self.noise_multiplier * self.clip, size=sums.shape),

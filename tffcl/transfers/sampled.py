@@ -27,11 +27,7 @@ class Sampled(Transfer):
         return self.k
 
     def select(
-        self,
-        knowledge_base: KnowledgeBase,
-        task: int,
-        clients: Sequence[int],
-        summaries: Sequence[Summary | None],
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
     ) -> list[list[int]]:
         del summaries
         selections = []

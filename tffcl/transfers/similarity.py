@@ -76,19 +76,13 @@ def mmd(queries: Centroids, entries: Centroids) -> tf.Tensor:
     _, right = _halves(entries.rows * scale)
 
     def some_entries(first: tf.Tensor) -> tf.Tensor:
-        start, end = tf.unstack(
-            tf.searchsorted(entries.owner, tf.stack([first, first + _AT_ONCE]), side="left")
-        )
+        start, end = tf.unstack(tf.searchsorted(entries.owner, tf.stack([first, first + _AT_ONCE]), side="left"))
         kernel = _kernel(left, right[start:end])
         of_queries = tf.math.unsorted_segment_mean(kernel, queries.owner, queries.tasks)
-        return tf.math.unsorted_segment_mean(
-            tf.transpose(of_queries), entries.owner[start:end] - first, _AT_ONCE
-        )
+        return tf.math.unsorted_segment_mean(tf.transpose(of_queries), entries.owner[start:end] - first, _AT_ONCE)
 
     firsts = tf.range(0, entries.tasks, _AT_ONCE)
-    blocks = tf.map_fn(
-        some_entries, firsts, fn_output_signature=tf.float64
-    )  # [blocks, entries of one, queries]
+    blocks = tf.map_fn(some_entries, firsts, fn_output_signature=tf.float64)  # [blocks, entries of one, queries]
     across = tf.transpose(tf.reshape(blocks, [-1, queries.tasks])[: entries.tasks])
 
     def to_itself(rows: tf.Tensor) -> tf.Tensor:

@@ -89,9 +89,7 @@ class SIT(Transfer):
         if self.privacy is not None:
             centroids = self.privacy.centres(vectors, self.q, self.min_cluster_size, seed)
         else:
-            centroids = clusterings.cluster_centres(
-                vectors, self.clustering, self.q, self.min_cluster_size, seed
-            )
+            centroids = clusterings.cluster_centres(vectors, self.clustering, self.q, self.min_cluster_size, seed)
         return {"centroids": centroids} if len(centroids) else None
 
     def faults(self, summary: Summary, dimension: int) -> list[tuple[bool, str]]:
@@ -106,16 +104,10 @@ class SIT(Transfer):
         return None if self.privacy is None else self.privacy.account()
 
     def select(
-        self,
-        knowledge_base: KnowledgeBase,
-        task: int,
-        clients: Sequence[int],
-        summaries: Sequence[Summary | None],
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
     ) -> list[list[int]]:
         if len(set(clients)) != len(clients) or len(summaries) != len(clients):
-            raise errors.InputError(
-                f"SIT: expected different clients with a summary each, found {list(clients)}"
-            )
+            raise errors.InputError(f"SIT: expected different clients with a summary each, found {list(clients)}")
         past = past_entries(knowledge_base, task, client=-1)  # of everybody
         entries = [entry for entry in past if knowledge_base.has_summary(entry)]
         asking = [place for place, summary in enumerate(summaries) if summary is not None]
@@ -126,9 +118,7 @@ class SIT(Transfer):
         told = [_centroids(knowledge_base.summary(entry)) for entry in entries]
         asked = [_centroids(summaries[place]) for place in asking]
         _same_dimension([*told, *asked])
-        queries = [
-            OrderedDict(rows=rows, client=np.int32(clients[place])) for rows, place in zip(asked, asking)
-        ]
+        queries = [OrderedDict(rows=rows, client=np.int32(clients[place])) for rows, place in zip(asked, asking)]
         pairs = knowledge_base.entries
         owners = [pairs[entry][0] for entry in entries]
         decision = build_sit_decision(told[0].shape[1], self.k, self.similarity, self.include_own)

@@ -74,9 +74,7 @@ def _joined(first: OrderedDict, second: OrderedDict) -> OrderedDict:
     return OrderedDict((name, tf.concat([first[name], second[name]], 0)) for name in first)
 
 
-def _decide(
-    entries: OrderedDict, queries: OrderedDict, k: int, similarity: str, include_own: bool
-) -> OrderedDict:
+def _decide(entries: OrderedDict, queries: OrderedDict, k: int, similarity: str, include_own: bool) -> OrderedDict:
     """R out of the entries and the collected queries."""
     import tensorflow as tf
 

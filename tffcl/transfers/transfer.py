@@ -71,11 +71,7 @@ class Transfer(abc.ABC):
 
     @abc.abstractmethod
     def select(
-        self,
-        knowledge_base: KnowledgeBase,
-        task: int,
-        clients: Sequence[int],
-        summaries: Sequence[Summary | None],
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
     ) -> list[list[int]]:
         """The entries for each client that begins task number `task`; runs at the server.
 
@@ -102,9 +98,7 @@ class Transfer(abc.ABC):
         return knowledge_base.transfer_in(selections, self.num_foreign(num_clients))
 
 
-def past_entries(
-    knowledge_base: KnowledgeBase, task: int, client: int, include_own: bool = False
-) -> list[int]:
+def past_entries(knowledge_base: KnowledgeBase, task: int, client: int, include_own: bool = False) -> list[int]:
     """Ids of the entries of tasks before `task`, by (client, task); the client's own only on request."""
     chosen = [
         (owner, past, entry)
