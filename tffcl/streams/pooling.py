@@ -12,11 +12,11 @@ from tffcl.streams.stream import Task, TaskStream
 def cumulative(stream: TaskStream) -> TaskStream:
     """Cumulative replay: task t trains on all that its client has had in tasks 0..t.
 
-    Labels and validation sets are united likewise. The test set stays task t's own, so that figures per task
-    mean the same as for `stream`.
+    Labels and validation sets are united likewise. The test set and its labels stay task t's own, so that figures per
+    task mean the same as for `stream`.
     """
     tasks = [
-        [_united(own[: place + 1], client, place, own[place].test) for place in range(len(own))]
+        [_united(own[: place + 1], client, place, own[place]) for place in range(len(own))]
         for client, own in enumerate(stream.tasks)
     ]
     return _made("cumulative", stream, tasks)
@@ -38,14 +38,15 @@ def offline(stream: TaskStream) -> TaskStream:
     return _made("offline", stream, [[_united(everything, 0, 0)]])
 
 
-def _united(tasks: Sequence[Task], client: int, place: int, test: np.ndarray | None = None) -> Task:
+def _united(tasks: Sequence[Task], client: int, place: int, tested: Task | None = None) -> Task:
     return Task(
         client,
         place,
         tuple(sorted({label for task in tasks for label in task.labels})),
         train=_union([task.train for task in tasks]),
         validation=_union([task.validation for task in tasks]),
-        test=_union([task.test for task in tasks]) if test is None else test,
+        test=_union([task.test for task in tasks]) if tested is None else tested.test,
+        test_labels=() if tested is None else tested.labels,
     )
 
 

@@ -21,6 +21,8 @@ class Task:
       train: int64 [n], places in the training set to learn from, ascending, read-only.
       validation: int64 [v], places in the training set held out, disjoint from `train`; may be empty.
       test: int64 [m], places in the test set; may be empty where the test set lacks these labels.
+      test_labels: labels that a test example may have, ascending; `labels`, but of a task that is trained with past
+        ones.
     """
 
     client: int
@@ -29,9 +31,11 @@ class Task:
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
+    test_labels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", tuple(int(label) for label in self.labels))
+        object.__setattr__(self, "test_labels", tuple(map(int, self.test_labels)) or self.labels)
         if not self.labels or list(self.labels) != sorted(set(self.labels)):
             raise StreamError(
                 f"task {self.task} of client {self.client}: labels must be ascending, distinct and at least "
