@@ -166,12 +166,12 @@ def label_sequence(
     >>> [[task.labels for task in tasks] for tasks in stream.tasks]
     [[(1,), (2,), (3,)], [(1,), (2,), (0,)]]
 
-    `labels_per_task` is one number, or one for each of the T tasks. `pools` lists for each task the label ids it may draw
-    from, e.g. first digits, then letters; any two are equal or disjoint, and None lets every task draw from all. With
-    `same_order` every client gets the sequence that the first one draws. `overlap` is the share of a label's examples
-    that all who hold it get; 1 divides nothing, as the published code. `validation_share` is 1/6 as in the paper's
-    table 5. Only labels with `min_documents` training examples for each client are drawn; the others are listed in
-    `excluded_labels`. The other arguments are those of `non_iid`.
+    `labels_per_task` is one number, or one for each of the T tasks. `pools` lists for each task the label ids that it
+    may draw from, e.g. first digits, then letters; any two are equal or disjoint, and None lets every task draw from
+    all. With `same_order` every client gets the sequence that the first one draws. `overlap` is the share of a label's
+    examples that all who hold it get; 1 divides nothing, as the published code. `validation_share` is 1/6 as in the
+    paper's table 5. Only labels with `min_documents` training examples for each client are drawn; the others are listed
+    in `excluded_labels`. The other arguments are those of `non_iid`.
 
     Raises:
       StreamError: the data cannot give this; the message says what would be possible.
