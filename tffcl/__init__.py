@@ -12,11 +12,12 @@
 """
 
 import atexit
+import importlib.metadata
 import sys
 
 import lazy_loader
 
-__version__ = "0.1.0"
+__version__ = importlib.metadata.version("tffcl")
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 

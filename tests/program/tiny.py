@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_works.task_views import of_task
+from tffcl.client_works.evaluation import of_task
 from tffcl.program import ClientTask, run_program
 from tffcl.streams import Enrollment
 from tffcl.templates import ClientWork, FinalizerProcess, compose_continual_process, placed
