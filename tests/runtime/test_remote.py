@@ -218,7 +218,7 @@ def test_workers_that_are_not_there(monkeypatch):
 
 @pytest.mark.parametrize("options", [{"call_timeout": 0}, {"patience": -1.0}])
 def test_seconds_that_are_none(options):
-    with Worker(1) as one, pytest.raises(errors.InputError, match="seconds above 0"):
+    with Worker(1) as one, pytest.raises(errors.InputError, match="a number above 0"):
         runtime.remote([one.address], **options)
 
 

@@ -168,11 +168,6 @@ class DistributedExecutorFactory(tff.framework.ExecutorFactory):
     TFF calls a computation again, with a new executor from here, when a worker gets lost. A computation is a pure
     function of its arguments, so nothing is counted twice.
 
-    Args:
-      workers: The workers.
-      deadline: Of a call.
-      default_num_clients: Number of clients where a computation's arguments have none.
-
     Attributes:
       missing: None while no client may be missing from a call. A list lets calls end without the clients of lost
         workers, whose indices among the call's clients are then its content.
@@ -187,12 +182,7 @@ class DistributedExecutorFactory(tff.framework.ExecutorFactory):
         self._plans: Recent[tuple[Any, Plan]] = Recent(_MAX_KEPT_PLANS)
 
     def create_executor(self, cardinalities: tff.framework.CardinalitiesType) -> DistributedExecutor:
-        """An executor for these numbers of participants.
-
-        Raises:
-          RunError: No worker is left.
-          WorkerLost: A worker is gone since it was last used.
-        """
+        """An executor for these numbers of participants; RunError if no worker is left, WorkerLost if one is gone."""
         for worker in self._workers:
             worker.revive()
         present = [worker for worker in self._workers if worker.reason is None]

@@ -28,13 +28,10 @@ class DistributedPlanner(Planner):
 
     runtime = "a runtime of several workers"
 
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def _call(self, block: Any) -> Plan:
+    def _Call(self, block: Any) -> Plan:
         """Functions that an intrinsic takes stand in its call, since TFF's compiler writes it so."""
         if not isinstance(block.function, framework.Intrinsic):
-            return super()._call(block)
+            return super()._Call(block)
         uri = block.function.uri
         if uri in UNPLACED_INTRINSICS:
             run, argument = UNPLACED_INTRINSICS[uri], self.plan(block.argument)
@@ -43,10 +40,10 @@ class DistributedPlanner(Planner):
             raise errors.RunError(f"{self.runtime} has no {uri}")
         return _INTRINSICS[uri](self, block)
 
-    def _intrinsic(self, block: Any) -> Plan:
+    def _Intrinsic(self, block: Any) -> Plan:
         raise errors.RunError(f"{self.runtime} cannot pass {block.uri} on as a value")
 
-    def _compiled(self, block: Any) -> Plan:
+    def _CompiledComputation(self, block: Any) -> Plan:
         """The plan of a function without placements: it runs in the server's worker."""
         computation, type_spec = _computation(block), block.type_signature
 
@@ -60,10 +57,10 @@ class DistributedPlanner(Planner):
 
         return run
 
-    def _literal(self, block: Any) -> Plan:
+    def _Literal(self, block: Any) -> Plan:
         return lambda cohort, names: ServerValue(block.type_signature, block.value)
 
-    def _selection(self, block: Any) -> Plan:
+    def _Selection(self, block: Any) -> Plan:
         source, index = self.plan(block.source), block.as_index()
 
         def run(cohort: Cohort, names: Names) -> Any:
@@ -77,11 +74,7 @@ class DistributedPlanner(Planner):
         return [self.plan(block) for block in blocks]
 
     def arguments(self, block: Any) -> list:
-        """The blocks of an intrinsic's argument.
-
-        Raises:
-          RunError: They do not stand in its call.
-        """
+        """The blocks of an intrinsic's argument; a RunError where they do not stand in its call."""
         expected = block.function.type_signature.parameter
         if not isinstance(block.argument, framework.Struct) or len(block.argument) != len(expected):
             raise errors.RunError(f"{self.runtime} cannot run this call of {block.function.uri}")
@@ -95,10 +88,7 @@ def _computation(block: Any) -> Any:
 def _step(intrinsic: Any, make_argument: Callable[[Any], Any], type_spec: Any) -> Callable[..., list]:
     """An intrinsic as a computation of its own, which runs in each part on the values of that part.
 
-    Args:
-      intrinsic: The block.
-      make_argument: From a reference to the values, None where there are none, to the intrinsic's argument.
-      type_spec: Type of the values, None where there are none.
+    `make_argument` makes the intrinsic's argument of a reference to the values; without values `type_spec` is None.
     """
     name = None if type_spec is None else "values"
     argument = make_argument(None if type_spec is None else framework.Reference("values", type_spec))
@@ -176,7 +166,9 @@ def _sequence(planner: DistributedPlanner, block: Any) -> Plan:
     type_spec = tff.StructType([each.type_signature for each in kept])
     fields = iter(_fields(framework.Reference("values", type_spec), len(kept)))
     argument = framework.Struct([next(fields) if each in kept else each for each in arguments])
-    function = planner._compiled(framework.Lambda("values", type_spec, framework.Call(block.function, argument)))
+    function = planner._CompiledComputation(
+        framework.Lambda("values", type_spec, framework.Call(block.function, argument))
+    )
     plans = planner.plans(kept)
     return lambda cohort, names: function(cohort, names).call(tuple(plan(cohort, names) for plan in plans))
 

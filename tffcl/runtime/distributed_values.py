@@ -99,11 +99,7 @@ class ServerValue:
 
 
 def ingest(cohort: Cohort, value: Any, type_spec: tff.Type) -> Any:
-    """A value that TFF passes to an executor.
-
-    Raises:
-      ArgumentError: If it does not fit its type.
-    """
+    """A value that TFF passes to an executor; an ArgumentError if it does not fit its type."""
     if isinstance(type_spec, tff.StructType) and _has_placements(type_spec):
         items = list(tff.structure.from_container(value))
         if len(items) != len(type_spec):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
 from collections import OrderedDict
@@ -37,12 +36,7 @@ _FAILED = "Failed to run computation: "  # the worker's words before those of Te
 
 
 class Recent(Generic[_Value]):
-    """The values that were used last, by key.
-
-    Args:
-      size: How many are kept.
-      drop: Called with a value that is not kept any more.
-    """
+    """The values that were used last, by key; `drop` is called with each that is not kept any more."""
 
     def __init__(self, size: int, drop: Callable[[_Value], object] = lambda _: None) -> None:
         self._size, self._drop = size, drop
@@ -90,13 +84,7 @@ def _remote_method(name: str) -> Callable[[WorkerStub, Any], Any]:
 
 
 class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
-    """TFF's stub, but for a lost worker it raises an error of ours, where TFF's would try again for ever.
-
-    Args:
-      address: `host:port` of the worker.
-      lost: The error for a lost worker, from the reason.
-      deadline: Of the calls.
-    """
+    """TFF's stub, but for a lost worker it raises `lost(reason)`, where TFF's would try again for ever."""
 
     def __init__(self, address: str, lost: Callable[[str], Exception], deadline: Optional[Deadline] = None) -> None:
         # Not TFF's own: it has a thread watch the channel, which ends in an exception when the channel is closed.
@@ -159,12 +147,7 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
         self._computations: Recent[tuple[Any, Any]] = Recent(max_computations)
 
     async def create_value(self, value: Any, type_spec: Any = None) -> Any:
-        """Creates a value of a type, or a computation, in the worker.
-
-        Raises:
-          ArgumentError: If the value does not fit its type.
-          MessageTooLarge: The value, or one element of a structure, is larger than a message can be.
-        """
+        """Creates a value of a type, or a computation, in the worker; raises as `wire.encode_create_value`."""
         self._check_has_executor_id()
         if isinstance(value, tff.framework.ConcreteComputation):
             # An entry holds its computation, so that no other object gets the same id.
@@ -230,13 +213,7 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
 
 
 class WorkerExecutorFactory(tff.framework.ExecutorFactory):
-    """Executors by number of clients; unlike in TFF's own factory, one that is dropped is also closed.
-
-    Args:
-      stub: Of the worker.
-      default_num_clients: Number of clients where a computation's arguments have none.
-      max_computations: How many computations an executor keeps in the worker.
-    """
+    """Executors by number of clients; unlike in TFF's own factory, one that is dropped is also closed."""
 
     def __init__(
         self, stub: WorkerStub, default_num_clients: int = 0, max_computations: int = _MAX_COMPUTATIONS
@@ -280,24 +257,13 @@ class WorkerConnection:
       address: `host:port`.
       reason: Why it is lost; None while it is not.
       executors: By number of clients.
+      describe: Tells how the worker ended, if it is a process of this one; a better reason than that of gRPC.
     """
 
-    def __init__(
-        self,
-        address: str,
-        deadline: Deadline,
-        on_loss: Callable[[str, str], None],
-        describe: Optional[Callable[[], str]] = None,
-    ) -> None:
-        """Connects to the worker.
-
-        Args:
-          address: `host:port`.
-          deadline: Of the calls.
-          on_loss: Called once, with the address and the reason, when the worker gets lost.
-          describe: Tells more about how a process on this machine ended.
-        """
-        self.address, self._deadline, self._on_loss, self._describe = address, deadline, on_loss, describe
+    def __init__(self, address: str, deadline: Deadline, on_loss: Callable[[str, str], None]) -> None:
+        """Connects to the worker; `on_loss` is called once, with the address and the reason, when it gets lost."""
+        self.address, self._deadline, self._on_loss = address, deadline, on_loss
+        self.describe: Optional[Callable[[], str]] = None
         self._lock, self._end = threading.Lock(), threading.Event()
         self._probe = worker_lib.Probe(address)
         self._connect()
@@ -317,7 +283,7 @@ class WorkerConnection:
         with self._lock:
             if self.reason is not None or self._end.is_set():
                 return
-            self.reason = self._describe() if self._describe else reason
+            self.reason = self.describe() if self.describe else reason
         self._stub.close()
         self._on_loss(self.address, self.reason)
 
@@ -327,11 +293,7 @@ class WorkerConnection:
             self._connect()
 
     def watch(self, interval: float, patience: float) -> None:
-        """Probes the worker in a thread of its own, `interval` seconds after each answer, which may take `patience`."""
-        run = functools.partial(self._watch, interval, patience)
-        threading.Thread(target=run, name=f"tffcl-watch-{self.address}", daemon=True).start()
-
-    def _watch(self, interval: float, patience: float) -> None:
+        """Probes the worker until it is closed, `interval` seconds after each answer, which may take `patience`."""
         while not self._end.wait(interval):
             reason = self._probe.ask(patience)
             self._answers_again = reason is None and self.reason is not None

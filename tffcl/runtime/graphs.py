@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -48,11 +46,7 @@ class GraphFunction:
     """One TensorFlow computation; a call costs little more than the call of a `tf.function`."""
 
     def __init__(self, proto: Any, prefix: str) -> None:
-        """Imports the graph.
-
-        Args:
-          proto: A `computation_pb2.TensorFlow`.
-          prefix: Keeps the functions of one graph apart from those of all others.
+        """Imports the graph of a `computation_pb2.TensorFlow`; its functions get names that begin with `prefix`.
 
         Raises:
           RunError: It cannot be imported, or has contents that would stay from call to call.
@@ -76,14 +70,7 @@ class GraphFunction:
         self._called = False
 
     def __call__(self, argument: Values = ()) -> Values:
-        """Runs the computation.
-
-        Args:
-          argument: Tensors or arrays, structured as the computation's parameter; nothing where it has none.
-
-        Returns:
-          Tensors, structured as its result.
-        """
+        """Results as tensors, for tensors or arrays in the structure of the computation's parameter, if it has one."""
         if self._called:
             return self._call(argument)
         # TensorFlow optimises the graph now: once, not in all threads at the same time, also where the call fails.
@@ -160,24 +147,6 @@ class _TablesAndQueues:
                 node.attr["shared_name"].s = f"{self._prefix}_{self._count}_{node.name}".encode()
         nodes = {**self._nodes, **own}
         return _import(self._graph_def, nodes, self._feeds, list(self._makers), makers=own.keys())
-
-
-class GraphCache:
-    """Graph functions by the bytes of their computations, for as long as somebody holds them."""
-
-    def __init__(self) -> None:
-        self._functions: weakref.WeakValueDictionary[bytes, GraphFunction] = weakref.WeakValueDictionary()
-
-    def __len__(self) -> int:
-        return len(self._functions)
-
-    def get(self, proto: Any) -> GraphFunction:
-        """The function of a `computation_pb2.TensorFlow`, imported where that has not happened yet."""
-        key = hashlib.sha256(proto.SerializeToString(deterministic=True)).digest()
-        function = self._functions.get(key)
-        if function is None:
-            function = self._functions[key] = GraphFunction(proto, key.hex()[:16])
-        return function
 
 
 def _names(binding: Any) -> Values:
@@ -269,16 +238,7 @@ def _import(
 ) -> Callable[..., Any]:
     """A concrete function from some tensors of a graph to others, or one that runs an operation.
 
-    Args:
-      graph_def: The graph.
-      nodes: Its nodes by name; some may have changed.
-      feeds: Tensors of placeholders, which become arguments.
-      outputs: Tensors to return.
-      operation: Runs in their place.
-      makers: Names of nodes that make queues, which are destroyed after the call.
-
-    Raises:
-      RunError: It cannot be imported, or has contents that would stay from call to call.
+    `nodes` are the graph's, some of them changed. The contents of `makers`, nodes by name, do not outlive the call.
     """
     targets = [operation] if operation else list(outputs)
     part = _needed(graph_def, nodes, targets, set(map(_node_name, feeds)))

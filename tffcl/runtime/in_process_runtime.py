@@ -15,7 +15,6 @@ from tensorflow_federated.python.core.impl.types import type_conversions
 
 from tffcl import errors
 from tffcl.runtime import values
-from tffcl.runtime.graphs import GraphCache
 from tffcl.runtime.plans import ClientThreads, Plan, Planner, Scope
 from tffcl.runtime.runtime import Runtime, check_default_num_clients, compile_to_native, operation_error
 
@@ -27,7 +26,7 @@ _MAX_KEPT_PLANS = 128
 # Measured: one client's training uses 1.8 of two cores, and two clients at once are no faster there.
 _CORES_OF_A_CLIENT = 2
 
-_planner = Planner(GraphCache())
+_planner = Planner()
 _planner_lock = threading.Lock()
 
 
@@ -38,12 +37,7 @@ def _plan(computation: Any) -> Plan:
 
 
 class InProcessContext(tff.framework.SyncContext):
-    """Compiles computations as for TFF's native runtime, and runs them by plans.
-
-    Args:
-      threads: Where clients run.
-      default_num_clients: Number of clients where a computation's arguments have none.
-    """
+    """Compiles computations as for TFF's native runtime, and runs them by plans; clients run in `threads`."""
 
     def __init__(self, threads: ClientThreads, default_num_clients: int = 0) -> None:
         self._threads, self.default_num_clients = threads, default_num_clients
@@ -56,7 +50,7 @@ class InProcessContext(tff.framework.SyncContext):
         Raises:
           ArgumentError: If the argument does not fit its type.
           OperationError: If an operation fails.
-          RunError: If the computation uses what this runtime does not have.
+          RunError: If this runtime is closed, or cannot run the computation.
         """
         if self.closed:
             raise errors.RunError("this in-process runtime is closed: enter a new one")
@@ -83,7 +77,9 @@ class InProcessContext(tff.framework.SyncContext):
 
 
 class InProcessRuntime(Runtime):
-    """TFF's context for this process; as a context manager it installs it in the current thread.
+    """Runs computations in threads of this process: `with tffcl.runtime.in_process("/GPU:0"): ...`.
+
+    Leaving the `with` block restores the context before it.
 
     Attributes:
       context: The TFF context.
@@ -91,9 +87,19 @@ class InProcessRuntime(Runtime):
     """
 
     def __init__(
-        self, device: Optional[str] = None, clients_at_once: Optional[int] = None, default_num_clients: int = 0
+        self, device: Optional[str] = None, clients_at_once: Optional[int] = None, *, default_num_clients: int = 0
     ) -> None:
-        """Starts no process; clients run in threads of this one. See `in_process`."""
+        """Starts no process.
+
+        Args:
+          device: A TensorFlow device such as "/GPU:0"; None leaves placement to TensorFlow.
+          clients_at_once: How many clients run at the same time; None for one on every two cores, which it keeps busy
+            by itself. The results do not depend on it, the memory that is needed does.
+          default_num_clients: See `tffcl.runtime.local`.
+
+        Raises:
+          InputError: If there is no such device, or no such number of clients.
+        """
         if clients_at_once is None:
             clients_at_once = max(1, len(os.sched_getaffinity(0)) // _CORES_OF_A_CLIENT)
         if clients_at_once < 1:
@@ -122,28 +128,11 @@ def _find_device(name: str) -> str:
     raise errors.InputError(f"device: TensorFlow sees no {name!r} here, only {', '.join(short)}")
 
 
-def in_process(
-    device: Optional[str] = None, clients_at_once: Optional[int] = None, *, default_num_clients: int = 0
-) -> InProcessRuntime:
-    """Runs computations in this process: `with tffcl.runtime.in_process("/GPU:0"): ...`.
-
-    Args:
-      device: A TensorFlow device such as "/GPU:0"; None leaves placement to TensorFlow.
-      clients_at_once: How many clients run at the same time; None for one on every two cores, which it keeps busy by
-        itself. The results do not depend on it, the memory that is needed does.
-      default_num_clients: See `tffcl.runtime.local`.
-
-    Returns:
-      A runtime; leaving its `with` block restores the context before it.
-
-    Raises:
-      InputError: If there is no such device, or no such number of clients.
-    """
-    return InProcessRuntime(device, clients_at_once, default_num_clients)
+in_process = InProcessRuntime
 
 
 def set_in_process(
     device: Optional[str] = None, clients_at_once: Optional[int] = None, *, default_num_clients: int = 0
 ) -> InProcessRuntime:
     """Makes this process TFF's default context, for scripts and notebooks; arguments and errors as `in_process`."""
-    return InProcessRuntime(device, clients_at_once, default_num_clients).set_default()
+    return in_process(device, clients_at_once, default_num_clients=default_num_clients).set_default()

@@ -10,7 +10,9 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
+import hashlib
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
@@ -20,7 +22,7 @@ from tensorflow.python.eager import cancellation
 
 from tffcl import errors
 from tffcl.runtime import values
-from tffcl.runtime.graphs import GraphCache
+from tffcl.runtime.graphs import GraphFunction
 from tffcl.runtime.values import Clients, Everyone
 
 # From what the intrinsics of a call share (here a `Scope`), and the values of references, to a value.
@@ -91,43 +93,26 @@ class Function:
 
 
 class Planner:
-    """Makes plans of building blocks.
-
-    Args:
-      cache: Graphs that are imported already; only a subclass that runs them elsewhere has none.
+    """Makes plans of building blocks, each by the method that is named after its class.
 
     Attributes:
       runtime: The runtime of the plans, for errors.
+      graphs: Graphs that are imported already, by their bytes, for as long as a plan holds them.
     """
 
     runtime = "the in-process runtime"
 
-    def __init__(self, cache: Optional[GraphCache]) -> None:
-        self._cache: Any = cache
-        self._makers: dict[type, Callable[[Any], Plan]] = {
-            tff.framework.Block: self._block,
-            tff.framework.Call: self._call,
-            tff.framework.CompiledComputation: self._compiled,
-            tff.framework.Intrinsic: self._intrinsic,
-            tff.framework.Lambda: self._lambda,
-            tff.framework.Literal: self._literal,
-            tff.framework.Reference: self._reference,
-            tff.framework.Selection: self._selection,
-            tff.framework.Struct: self._struct,
-        }
+    def __init__(self) -> None:
+        self.graphs: weakref.WeakValueDictionary[str, GraphFunction] = weakref.WeakValueDictionary()
 
     def plan(self, block: Any) -> Plan:
-        """The plan of a compiled `tff.framework.ComputationBuildingBlock`.
-
-        Raises:
-          RunError: If the block, or something in it, is not known here.
-        """
-        make = self._makers.get(type(block))
+        """The plan of a compiled `tff.framework.ComputationBuildingBlock`; a RunError where it cannot be run here."""
+        make = getattr(self, f"_{type(block).__name__}", None)
         if make is None:
             raise errors.RunError(f"{self.runtime} cannot run a {type(block).__name__}")
         return make(block)
 
-    def _block(self, block: Any) -> Plan:
+    def _Block(self, block: Any) -> Plan:
         steps = [(name, self.plan(value)) for name, value in block.locals]
         result = self.plan(block.result)
 
@@ -139,21 +124,26 @@ class Planner:
 
         return run
 
-    def _call(self, block: Any) -> Plan:
+    def _Call(self, block: Any) -> Plan:
         function = self.plan(block.function)
         if block.argument is None:
             return lambda scope, names: function(scope, names).call()
         argument = self.plan(block.argument)
         return lambda scope, names: function(scope, names).call(argument(scope, names))
 
-    def _compiled(self, block: Any) -> Plan:
+    def _CompiledComputation(self, block: Any) -> Plan:
         language = block.proto.WhichOneof("computation")
         if language != "tensorflow":
             raise errors.RunError(f"{self.runtime} runs TensorFlow computations, not {language} ones")
-        function = Function(self._cache.get(block.proto.tensorflow), block.type_signature)
+        proto = block.proto.tensorflow
+        key = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+        graph = self.graphs.get(key)
+        if graph is None:
+            graph = self.graphs[key] = GraphFunction(proto, key[:16])
+        function = Function(graph, block.type_signature)
         return lambda scope, names: function
 
-    def _intrinsic(self, block: Any) -> Plan:
+    def _Intrinsic(self, block: Any) -> Plan:
         uri, type_spec = block.uri, block.type_signature
         if uri in UNPLACED_INTRINSICS:
             function = Function(UNPLACED_INTRINSICS[uri], type_spec)
@@ -162,7 +152,7 @@ class Planner:
             raise errors.RunError(f"{self.runtime} has no {uri}")
         return lambda scope, names: Function(functools.partial(_INTRINSICS[uri], scope), type_spec)
 
-    def _lambda(self, block: Any) -> Plan:
+    def _Lambda(self, block: Any) -> Plan:
         result, name, type_spec = self.plan(block.result), block.parameter_name, block.type_signature
         computes = _computes(block)
 
@@ -174,19 +164,18 @@ class Planner:
 
         return run
 
-    def _literal(self, block: Any) -> Plan:
+    def _Literal(self, block: Any) -> Plan:
         value = tf.constant(block.value, tf.dtypes.as_dtype(block.type_signature.dtype))
         return lambda scope, names: value
 
-    def _reference(self, block: Any) -> Plan:
-        name = block.name
-        return lambda scope, names: names[name]
+    def _Reference(self, block: Any) -> Plan:
+        return lambda scope, names: names[block.name]
 
-    def _selection(self, block: Any) -> Plan:
+    def _Selection(self, block: Any) -> Plan:
         source, index = self.plan(block.source), block.as_index()
         return lambda scope, names: source(scope, names)[index]
 
-    def _struct(self, block: Any) -> Plan:
+    def _Struct(self, block: Any) -> Plan:
         elements = [self.plan(element) for element in block]
         return lambda scope, names: tuple(element(scope, names) for element in elements)
 

@@ -43,11 +43,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 
 
 def check(address: str) -> int:
-    """Whether a worker answers at `host:port`: 0, or 1 with the reason on stderr.
-
-    Raises:
-      InputError: It is no address.
-    """
+    """Whether a worker answers at `host:port`: 0, or 1 with the reason on stderr. InputError if it is no address."""
     worker_lib.check_addresses([address], "--check")
     reason = worker_lib.probe(address, _CHECK_SECONDS)
     _print(f"{address}: the worker answers" if reason is None else f"{address}: {reason}")
@@ -67,8 +63,8 @@ def serve(host: str, port: int, threads: Optional[int]) -> None:
     """
     with contextlib.ExitStack() as resources:
         try:
-            family, _, _, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            listener = resources.enter_context(socket.create_server(found[:2], family=family))
+            family, _, _, _, resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listener = resources.enter_context(socket.create_server(resolved[:2], family=family))
         except OSError as error:
             raise errors.RunError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         contained = _contain(host)
@@ -152,11 +148,7 @@ def _signals() -> Iterator[threading.Event]:
 
 
 def _log_work(worker: worker_lib.Worker, proxy: Proxy, ended: threading.Event) -> None:
-    """Logs each time that the worker was busy; TFF's protocol knows no rounds, but pauses lie between them.
-
-    Raises:
-      RunError: The worker has ended by itself.
-    """
+    """Logs each time that the worker was busy; TFF's protocol knows no rounds, but pauses lie between them."""
     logged = last = processes.cpu_seconds(worker.pid)
     busy_since: Optional[float] = None
     busy_until = 0.0
@@ -188,12 +180,7 @@ class Traffic:
 
 
 class Proxy:
-    """TCP proxy in front of a worker: copies bytes, each direction in a thread of its own, until it is closed.
-
-    Args:
-      listener: A listening socket; closed with this object.
-      port: Of the worker, on the loopback that this thread sees.
-    """
+    """TCP proxy between a listening socket and a port of this thread's loopback, until it is closed."""
 
     def __init__(self, listener: socket.socket, port: int) -> None:
         self.traffic = Traffic()

@@ -70,11 +70,7 @@ class Ingestion:
         self._at_clients = False
 
     def take(self, value: Any, type_spec: tff.Type, where: str = "argument") -> Any:
-        """The value of arrays, tensors, numbers, and containers of them; `where` names it in errors.
-
-        Raises:
-          ArgumentError: If the value does not fit its type.
-        """
+        """The value of arrays, tensors, numbers, and containers of them; `where` names it in ArgumentErrors."""
         if isinstance(type_spec, tff.FederatedType):
             return self._placed(value, type_spec, where)
         if isinstance(type_spec, tff.StructType):
@@ -107,12 +103,9 @@ class Ingestion:
 
 
 def check_entries(value: Any, type_spec: tff.Type, where: str = "argument") -> None:
-    """Checks that mappings have the entries of their types, in their order.
+    """Checks that mappings have the entries of their types, in their order; else an ArgumentError says which have not.
 
     TFF itself takes them by position: of two entries of one type in another order it would make one of the other.
-
-    Raises:
-      ArgumentError: They have not; names the entry, and the client by its index.
     """
     if isinstance(type_spec, tff.FederatedType):
         if type_spec.all_equal:
@@ -143,11 +136,7 @@ def _elements(value: Any, type_spec: tff.StructType, where: str) -> list[tuple[A
 
 
 def as_tensor(value: Any, type_spec: tff.TensorType, where: str) -> tf.Tensor:
-    """An eager tensor; a tensor, and an array that `to_array` has made, pass by reference, all else is copied.
-
-    Raises:
-      ArgumentError: If the value (an array, a tensor, a number, a string, or a list of them) does not fit its type.
-    """
+    """An eager tensor; a tensor, and an array that `to_array` has made, pass by reference, all else is copied."""
     tensor = value.read_value() if isinstance(value, tf.Variable) else known_tensor(value)
     dtype = tf.dtypes.as_dtype(type_spec.dtype)
     if not isinstance(tensor, tf.Tensor):
@@ -176,11 +165,7 @@ def _described(value: Any) -> str:
 
 
 def sequence_of(value: Any, element: tff.Type, where: str) -> Sequence:
-    """A sequence with elements of a type, of a `tf.data.Dataset` or a list.
-
-    Raises:
-      ArgumentError: If the value is no such sequence.
-    """
+    """A sequence of a `tf.data.Dataset` or a list with elements of a type; an ArgumentError for other values."""
     with tf.device("CPU:0"):
         try:
             if isinstance(value, list):

@@ -38,12 +38,7 @@ class MessageTooLarge(errors.RunError):
 
 
 def encode_create_value(executor_id: Any, value: Any, type_spec: tff.Type) -> bytes:
-    """The bytes of a `CreateValueRequest` for the executor of an id.
-
-    Raises:
-      ArgumentError: If the value does not fit its type.
-      MessageTooLarge: If it is larger than a message can be.
-    """
+    """The bytes of a `CreateValueRequest`; an ArgumentError or `MessageTooLarge` for a value that cannot be sent."""
     return encode_request(executor_id, _measured(value, type_spec))
 
 
@@ -71,11 +66,7 @@ def encode_struct(elements: Iterable[tuple[Optional[str], bytes]]) -> bytes:
 
 
 def decode_value(message: executor_pb2.Value, type_spec: tff.Type) -> Any:
-    """The value in the form in which TFF's executors give it; unlike with TFF, there may be no clients.
-
-    Raises:
-      RunError: It is one that all clients have, and there are none that a worker could ask.
-    """
+    """The value in the form in which TFF's executors give it; unlike with TFF, there may be no clients."""
     if isinstance(type_spec, tff.StructType) and message.HasField("struct"):
         pairs = zip(message.struct.element, tff.structure.iter_elements(type_spec))
         return tff.structure.Struct((name, decode_value(each.value, element)) for each, (name, element) in pairs)
@@ -90,10 +81,9 @@ def decode_value(message: executor_pb2.Value, type_spec: tff.Type) -> Any:
 
 
 def check_message(size: int, type_spec: tff.Type, value: Any = None) -> None:
-    """Checks that a value of so many bytes fits into one message; without the value, the error tells less.
+    """Raises `MessageTooLarge` for more bytes than a message can carry.
 
-    Raises:
-      MessageTooLarge: It does not; names its largest tensor, the size of this over all clients, and the size of it all.
+    The error has the size, and of the value, where it is passed, the largest tensor with its size over all clients.
     """
     if size <= MAX_MESSAGE_BYTES:
         return

@@ -89,12 +89,7 @@ class Worker:
     """
 
     def __init__(self, num_threads: Optional[int] = None, start_timeout: float = 60.0, repeatable: bool = True) -> None:
-        """Starts the worker and waits until it accepts connections.
-
-        Args:
-          num_threads: See `worker_environment`.
-          start_timeout: Seconds after which a worker that does not answer is given up.
-          repeatable: See `worker_environment`.
+        """Starts the worker and waits until it accepts connections, at most `start_timeout` seconds.
 
         Raises:
           RunError: If the worker is missing, ends at once, or does not answer in time.
@@ -191,15 +186,7 @@ def _reserve_port() -> socket.socket:
 
 
 def check_addresses(addresses: Sequence[str], name: str = "addresses") -> Sequence[str]:
-    """Returns the addresses of workers, if they are at least one `host:port`, each once.
-
-    Args:
-      addresses: Of workers.
-      name: Of the argument or flag, for the error.
-
-    Raises:
-      InputError: They are not.
-    """
+    """Returns the addresses; an InputError, of the argument or flag `name`, unless they are `host:port`, each once."""
     if isinstance(addresses, str) or not addresses:
         raise errors.InputError(f"{name}: expected a list of host:port, found {addresses!r}")
     for address in addresses:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -74,11 +74,10 @@ class LocalRuntime(Runtime):
 
 
 class RemoteContext(WorkerContext):
-    """The context over an executor that spreads clients over workers.
+    """The context over executors that spread clients over workers.
 
     Attributes:
-      failures: Lost workers that `take_worker_failures` has not returned yet: `worker` (its address) and `reason`.
-      factory: Of the executors.
+      failures: Losses of workers that `take_worker_failures` has not returned yet.
       may_leave_out: Whether calls that allow it end without the clients of a lost worker.
     """
 
@@ -89,7 +88,14 @@ class RemoteContext(WorkerContext):
 
 
 class RemoteRuntime(Runtime):
-    """Workers that are there already, and the TFF context that uses them; closing it leaves them running.
+    """Spreads the clients of every computation over workers: `with tffcl.runtime.remote(["a:9000", "b:9000"]): ...`.
+
+    Each worker (`tffcl worker`) has a contiguous part of the clients; partial aggregates are merged by the computation
+    that the aggregator has for it. A step at the server runs in the first worker. A worker that dies, hangs or is cut
+    off is not asked any more, and the computation in which that happened runs again, whole, on the others; once it
+    answers again it takes part in the next one.
+
+    Leaving the `with` block restores the context before it, and leaves the workers running.
 
     Attributes:
       events: Every loss of a worker so far: `worker` (its address) and `reason`.
@@ -98,30 +104,49 @@ class RemoteRuntime(Runtime):
     def __init__(
         self,
         addresses: Sequence[str],
+        *,
         call_timeout: Optional[float] = None,
         on_failure: Optional[Callable[[Event], None]] = None,
         patience: float = _PATIENCE_SECONDS,
-        describe: Sequence[Callable[[], str]] = (),
         on_lost_worker: str = "retry",
         default_num_clients: int = 0,
     ) -> None:
-        """Connects to the workers: arguments and errors as `remote`; `describe` tells how each ended, where known."""
+        """Connects to the workers.
+
+        Args:
+          addresses: `host:port` of each worker.
+          call_timeout: Seconds within which a computation has to be done; a worker that is not is lost. None for as
+            long as it takes.
+          on_failure: Called, in any thread, with the `worker` and the `reason` when one gets lost.
+          patience: Seconds within which a worker has to answer a probe.
+          on_lost_worker: "retry", or "leave-out": a computation that allows it (`allow_missing_clients`; a program's
+            rounds do) ends without the clients of a worker that got lost after they had begun. Others are retried.
+          default_num_clients: See `local`.
+
+        Raises:
+          InputError: An argument cannot be used, such as an address that is none.
+          RunError: A worker that does not answer.
+        """
         worker_lib.check_addresses(addresses)
-        for name, seconds in (("call_timeout", call_timeout), ("patience", patience)):
-            if seconds is not None and not seconds > 0:
-                raise errors.InputError(f"{name}: expected seconds above 0, found {seconds}")
+        errors.check_above_zero("patience", patience)
+        if call_timeout is not None:
+            errors.check_above_zero("call_timeout", call_timeout)
         check_default_num_clients(default_num_clients)
         if on_lost_worker not in ON_LOST_WORKER:
             raise errors.InputError(f"on_lost_worker: expected {' or '.join(ON_LOST_WORKER)}, found {on_lost_worker!r}")
+        for address in addresses:
+            reason = worker_lib.probe(address, _START_SECONDS)
+            if reason is not None:
+                raise errors.RunError(f"no worker answers at {address} ({reason}): start it with `tffcl worker`")
         self.events: list[Event] = []
         self._on_failure, self._lock = on_failure, threading.Lock()
         deadline = Deadline(call_timeout)
-        ends = itertools.zip_longest(addresses, describe)
-        self.workers = [WorkerConnection(address, deadline, self._lose, end) for address, end in ends]
+        self.workers = [WorkerConnection(address, deadline, self._lose) for address in addresses]
         self._factory = DistributedExecutorFactory(self.workers, deadline, default_num_clients)
         super().__init__(RemoteContext(self._factory, on_lost_worker == "leave-out"))
         for worker in self.workers:
-            worker.watch(min(_PROBE_EVERY_SECONDS, patience), patience)
+            watch = functools.partial(worker.watch, min(_PROBE_EVERY_SECONDS, patience), patience)
+            threading.Thread(target=watch, name="tffcl-watch", daemon=True).start()
 
     def _lose(self, address: str, reason: str) -> None:
         event = {"worker": address, "reason": reason}
@@ -153,8 +178,9 @@ class LocalWorkers(RemoteRuntime):
             self.processes = [
                 started.enter_context(worker_lib.Worker(num_threads, repeatable=repeatable)) for _ in range(num_workers)
             ]
-            addresses = [process.address for process in self.processes]
-            super().__init__(addresses, describe=[process.describe for process in self.processes], **options)
+            super().__init__([process.address for process in self.processes], **options)
+            for worker, process in zip(self.workers, self.processes):
+                worker.describe = process.describe
             started.pop_all()
 
     def close(self) -> None:
@@ -211,51 +237,7 @@ def set_local(
     return LocalRuntime(num_threads, repeatable, default_num_clients).set_default()
 
 
-def remote(
-    addresses: Sequence[str],
-    *,
-    call_timeout: Optional[float] = None,
-    on_failure: Optional[Callable[[Event], None]] = None,
-    patience: float = _PATIENCE_SECONDS,
-    on_lost_worker: str = "retry",
-    default_num_clients: int = 0,
-) -> RemoteRuntime:
-    """Spreads the clients of every computation over workers: `with tffcl.runtime.remote(["a:9000", "b:9000"]): ...`.
-
-    Each worker (`tffcl worker`) has a contiguous part of the clients; partial aggregates are merged by the computation
-    that the aggregator has for it. A step at the server runs in the first worker. A worker that dies, hangs or is cut
-    off is not asked any more, and the computation in which that happened runs again, whole, on the others; once it
-    answers again it takes part in the next one.
-
-    Args:
-      addresses: `host:port` of each worker.
-      call_timeout: Seconds within which a computation has to be done; a worker that is not is lost. None for as long
-        as it takes.
-      on_failure: Called, in any thread, with the `worker` and the `reason` when one gets lost.
-      patience: Seconds within which a worker has to answer a probe.
-      on_lost_worker: "retry", or "leave-out": a computation that allows it (`allow_missing_clients`; a program's rounds
-        do) ends without the clients of a worker that got lost after they had begun. Others are retried.
-      default_num_clients: See `local`.
-
-    Returns:
-      A runtime; leaving its `with` block restores the context before it, and leaves the workers running.
-
-    Raises:
-      InputError: An argument cannot be used, such as an address that is none.
-      RunError: A worker that does not answer.
-    """
-    lost = {address: worker_lib.probe(address, _START_SECONDS) for address in worker_lib.check_addresses(addresses)}
-    for address, reason in lost.items():
-        if reason is not None:
-            raise errors.RunError(f"no worker answers at {address} ({reason}): start it with `tffcl worker`")
-    return RemoteRuntime(
-        addresses,
-        call_timeout,
-        on_failure,
-        patience,
-        on_lost_worker=on_lost_worker,
-        default_num_clients=default_num_clients,
-    )
+remote = RemoteRuntime
 
 
 @contextlib.contextmanager
