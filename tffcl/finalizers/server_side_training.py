@@ -25,8 +25,7 @@ from tffcl.client_works.sharing import Sharing
 from tffcl.models.encoders import draw
 from tffcl.models.mlp import MLP
 from tffcl.templates import FinalizerProcess
-from tffcl.templates.entries import ordered
-from tffcl.templates.placed import at_server
+from tffcl.templates.tff_types import at_server, ordered
 
 Tensors = Mapping[str, tf.Tensor]
 
