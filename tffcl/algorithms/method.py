@@ -6,6 +6,7 @@ runtimes, resume, reports) is the same for all, see `tffcl.Experiment`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from tffcl.errors import InputError
 from tffcl.options import options_of
+from tffcl.parts import users_code
 
 if TYPE_CHECKING:
     from tffcl.experiment.plan import Plan
@@ -100,7 +102,9 @@ class Method:
         accepted = inspect.signature(self.builder).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
             available = {name: value for name, value in available.items() if name in accepted}
-        return self.builder(plan.network(), **available, **given)
+        network = plan.network()
+        with users_code(f"method: {self.reference}") if self.reference else contextlib.nullcontext():
+            return self.builder(network, **available, **given)
 
 
 def method(

@@ -10,3 +10,4 @@ from .sampled import Sampled as Sampled
 from .sit import SIT as SIT
 from .sit_decision import build_sit_decision as build_sit_decision
 from .transfer import Transfer as Transfer
+from .transfer import past_entries as past_entries
