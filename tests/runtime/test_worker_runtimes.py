@@ -316,6 +316,14 @@ def test_leaving_restores_the_context_and_ends_the_worker():
     assert local.worker._process.poll() is not None
 
 
+def test_a_proxy_for_the_web_is_not_asked_for_a_worker_of_this_machine(monkeypatch):
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # where nobody listens
+    with runtime.local(num_threads=1):
+        assert _three() == 3
+
+
 def test_a_closed_runtime_is_one_clear_line():
     with runtime.local() as local:
         local.close()
