@@ -15,6 +15,7 @@ from tffcl.errors import InputError
 from tffcl.options import Options, option
 
 if TYPE_CHECKING:
+    from tffcl.experiment.experiment import Experiment
     from tffcl.experiment.plan import Plan
     from tffcl.templates import ContinualProcess
 
@@ -71,7 +72,7 @@ class Method:
         del data
         return {}
 
-    def check(self, plan: Plan) -> None:
+    def check(self, experiment: Experiment) -> None:
         """Refuses options that do not go together, before anything heavy begins.
 
         Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -33,7 +34,8 @@ class Experiment:
     shows all of them, `groups` are the dataclasses that declare them.
 
     Args:
-      method: a name of `tffcl list`, FILE.py:NAME, or a `Method`.
+      method: a name of `tffcl list`, FILE.py:NAME, either of them with "@" and a method whose paper's conditions it is
+        run under ("fedprox@confedmade"), or a `Method`.
       data: what is learned from: a name, a folder, FILE.py:NAME, or a data set of `tffcl.datasets`.
       network: a name of `tffcl list`, FILE.py:NAME, or a function that makes a Keras model of an input shape and a
         number of classes; None for what suits the data.
@@ -43,6 +45,7 @@ class Experiment:
       InputError: no such method, network or option, or a value that an option does not take.
     """
 
+    named: Mapping[str, Any]  # method, data and network as they were given
     method: Method
     data: Any
     network: Optional[NetworkPart]
@@ -52,12 +55,14 @@ class Experiment:
         self, method: Union[str, Method] = "fedseit", *, data: Any = None, network: Any = None, **options: Any
     ):
         chosen = registry.find_method(method) if isinstance(method, str) else method
-        for name, value in (("method", chosen), ("data", data)):
+        named = {"method": registry.reference_of(method), "data": data, "network": network}
+        for name, value in (("named", named), ("method", chosen), ("data", data)):
             object.__setattr__(self, name, value)
         kind = kinds.kind_of(chosen, data, network)
         object.__setattr__(self, "network", network_of(network, chosen, kind))
         object.__setattr__(self, "given", self._checked(options))
-        self.groups  # noqa: B018 - options that do not go together are refused now
+        self._check_together()
+        chosen.check(self)
 
     def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         known = self.fields
@@ -67,17 +72,38 @@ class Experiment:
                 hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(sorted(known))}"
                 raise OptionError(name, f"is no option of {self.method.name} on {self.kind} data{hint}")
         values = {name: checked(known[name], value) for name, value in options.items()}
+        scenario = self._value("scenario", values)
         for name in values:
             only = known[name].option.only
-            if only and not set(only) & {self.kind, self._value("scenario", values)}:
+            if only and not set(only) & {self.kind, scenario}:
                 raise OptionError(
-                    name,
-                    f"is for {' or '.join(only)}; here are {self.kind} data in the scenario "
-                    f"{self._value('scenario', values)}",
+                    name, f"is for {' or '.join(only)}; here are {self.kind} data in the scenario {scenario}"
                 )
+        if values.get("assign"):
+            values.update(num_clients=len(values["assign"]), num_tasks=len(values["assign"][0]))
         return values
 
-    @property
+    def _check_together(self) -> None:
+        """Raises OptionError for options of several groups that contradict each other, or do not suit the data."""
+        self.groups  # noqa: B018 - those of one group
+        if (self.clients_per_round or 0) > self.num_clients:
+            raise OptionError(
+                "clients_per_round", f"{self.clients_per_round} is more than --num-clients {self.num_clients}"
+            )
+        if self.method.foreign == "aligned" and self.selection == "previous" and self.num_clients < 2:
+            raise OptionError(
+                "num_clients",
+                f"{self.method.name} learns from the previous tasks of other clients and needs 2 or more, found "
+                f"{self.num_clients}; fedweit or local has one",
+            )
+        if self.dp_base_noise is not None and self.method.clients != "federated":
+            raise OptionError(
+                "dp_base_clip", f"{self.method.name} has no updates of several clients that could be summed"
+            )
+        if self.scenario == "domains" and isinstance(self.data, str):
+            kinds.check_domains(self.data, self.domains)
+
+    @functools.cached_property
     def kind(self) -> str:
         """Kind of the data as the network takes them: "text", "image", "vector" or "binary"."""
         return kinds.kind_of(self.method, self.data, self.network)
@@ -87,7 +113,7 @@ class Experiment:
         """What the data are called; the method's usual ones where none are given."""
         return kinds.name_of(self.data) or ""
 
-    @property
+    @functools.cached_property
     def group_types(self) -> tuple[tuple[str, type], ...]:
         """(title, dataclass) of every group of options."""
         titled: dict[str, tuple[type, ...]] = {
@@ -102,15 +128,14 @@ class Experiment:
         }
         return tuple((title, each) for title, groups in titled.items() for each in groups)
 
-    @property
+    @functools.cached_property
     def fields(self) -> dict[str, Field]:
         """Every option by its name, but `data` and `network`."""
-        found = {
+        return {
             field.name: field for _, group in self.group_types for field in fields_of(group) if field.name != "data"
         }
-        return found
 
-    @property
+    @functools.cached_property
     def defaults(self) -> dict[str, Any]:
         """Every option's default for this method and these data."""
         derived = defaults.defaults_of(self.method, self.kind, self.data_name)
@@ -119,12 +144,12 @@ class Experiment:
     def _value(self, name: str, given: Mapping[str, Any]) -> Any:
         return given[name] if name in given else self.defaults[name]
 
-    @property
+    @functools.cached_property
     def values(self) -> dict[str, Any]:
         """Every option's value."""
         return {**self.defaults, **self.given}
 
-    @property
+    @functools.cached_property
     def groups(self) -> dict[type, Any]:
         """The dataclasses of options with their values."""
         values = self.values
@@ -144,7 +169,7 @@ class Experiment:
         }
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("method", "data", "network", "given"):
+        if name.startswith("_") or name in ("named", "method", "data", "network", "given"):
             raise AttributeError(name)
         fields = self.fields
         if name not in fields:
@@ -153,12 +178,11 @@ class Experiment:
 
     def replace(self, **options: Any) -> Experiment:
         """The same experiment with other options; `method`, `data` and `network` are options here."""
-        return Experiment(
-            options.pop("method", self.method),
-            data=options.pop("data", self.data),
-            network=options.pop("network", self.network),
-            **{**self.given, **options},
-        )
+        return Experiment(**{**self.named, **self.given, **options})
+
+    def _is_for_here(self, field: Field) -> bool:
+        """Whether an option has a meaning for data of this kind in this scenario."""
+        return not field.option.only or bool(set(field.option.only) & {self.kind, self._value("scenario", self.given)})
 
     @property
     def label(self) -> str:
@@ -178,7 +202,7 @@ class Experiment:
 
     def config(self) -> dict[str, Any]:
         """What config.json records of the options: all but where things lie, and only what matters here."""
-        usual, scenario = self.defaults, self._value("scenario", self.given)
+        usual = self.defaults
         values = {
             field.name: getattr(group, field.name) for kind, group in self.groups.items() for field in fields_of(kind)
         }
@@ -187,22 +211,28 @@ class Experiment:
             for name, field in self.fields.items()
             if field.option.recorded
             and not (field.option.sparse and values[name] == field.default and usual[name] == field.default)
-            and (not field.option.only or set(field.option.only) & {self.kind, scenario})
+            and self._is_for_here(field)
         }
         if self.network is not None and not self.network.usual:
             recorded["network"] = self.network.name
         return {**recorded, "method": self.label}
 
     def to_toml(self) -> str:
-        """All options as a configuration file, for `--config`."""
-        values = self.values
+        """All options as a configuration file, for `--config` and `from_config`.
+
+        Raises:
+          OptionError: method, data or network were given as an object, which no file can name.
+        """
+        for name, value in self.named.items():
+            if not isinstance(value, (str, type(None))):
+                raise OptionError(name, f"is a {type(value).__name__}; a file holds names and FILE.py:NAME alone")
         titled: dict[str, dict[str, Any]] = {}
         for title, kind in self.group_types:
-            group = titled.setdefault(title, {})
-            group.update({field.name: values[field.name] for field in fields_of(kind) if field.name != "data"})
-        top = {"method": self.method.name, "data": self.data if isinstance(self.data, str) else None}
-        head = "".join(f"{name} = {shown_toml(value)}\n" for name, value in top.items() if value is not None)
-        return f"{head}\n{to_toml(titled.items())}"
+            group = titled.setdefault(title, {title: self.named[title]} if title in self.named else {})
+            named = [field for field in fields_of(kind) if field.name != "data" and self._is_for_here(field)]
+            group.update({field.name: self.values[field.name] for field in named})
+        titled.setdefault("method", {"method": self.named["method"]})
+        return to_toml(titled.items())
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], **options: Any) -> Experiment:
@@ -219,13 +249,6 @@ class Experiment:
     def run(self) -> Results:
         """Runs the method, and returns the results, which stand in `results.directory` too."""
         return self.plan().run()
-
-
-def shown_toml(value: Any) -> str:
-    """A text in quotes."""
-    import json
-
-    return json.dumps(value)
 
 
 def describe(experiments: Iterable[Experiment], name: str) -> str:

@@ -58,13 +58,10 @@ class Data(Options):
 
 def parse_assigned(text: str) -> Assigned:
     """Labels by client and task: `0,1+2;1,0`, a client's tasks between semicolons."""
-    clients = tuple(
+    return tuple(
         tuple(tuple(name.strip() for name in task.split("+")) for task in client.split(","))
         for client in text.split(";")
     )
-    if len({len(tasks) for tasks in clients}) > 1:
-        raise ValueError("every client needs as many tasks as the others")
-    return clients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +103,11 @@ class Stream(Options):
         mark=lambda stream: f"+{_stem(stream.enrollment)}" if stream.enrollment != "full" else "",
     )  # fmt: skip
     split_seed: int = option(42, "Of the making of tasks.", least=0, most=SEED_LIMIT)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len({len(tasks) for tasks in self.assign}) > 1:
+            raise OptionError("assign", "every client needs as many tasks as the others")
 
 
 def _stem(name: str) -> str:

@@ -21,6 +21,7 @@ from tffcl.experiment import completion, frozen, scenarios, sources
 from tffcl.experiment.experiment import Experiment
 from tffcl.experiment.groups import Runtime
 from tffcl.models import EmbeddingClassifier, Network
+from tffcl.options import OptionError
 from tffcl.program.array_data import ArrayData, scaled
 from tffcl.program.results import Results
 from tffcl.templates import ContinualProcess
@@ -56,8 +57,6 @@ class Plan:
         self.experiment, self.kind = experiment, experiment.kind
         self.method: Any = experiment.method
         self._groups = experiment.groups
-        self._check_early()
-        self.method.check(self)
         clients = 1 if self.method.clients == "single" else experiment.num_clients
         self.enrollment = scenarios.enrollment_of(experiment)
         if experiment.scenario == "domains":
@@ -77,23 +76,6 @@ class Plan:
         self.recorded: dict[str, Any] = {}  # what the method adds to config.json
         self.frozen: Optional[frozen.Frozen] = None
         self.folder: Optional[pathlib.Path] = None
-
-    def _check_early(self) -> None:
-        """What is wrong with the options whatever the data are."""
-        chosen = self.experiment
-        if self.method.foreign == "aligned" and chosen.selection == "previous" and chosen.num_clients < 2:
-            raise errors.InputError(
-                f"num_clients: {self.method.name} learns from the previous tasks of other clients and needs 2 or more; "
-                "run fedweit or local for one client"
-            )
-        if (chosen.clients_per_round or 0) > chosen.num_clients:
-            raise errors.InputError(
-                f"clients_per_round: {chosen.clients_per_round} is more than num_clients, {chosen.num_clients}"
-            )
-        if chosen.dp_base_noise is not None and self.method.clients != "federated":
-            raise errors.InputError(
-                f"dp_base_clip: {self.method.name} has no updates of several clients that could be summed"
-            )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "experiment":
@@ -305,9 +287,10 @@ class Plan:
                 "privacy: the workers have to be started with TF_DETERMINISTIC_OPS=0, for their noise has no seed"
             )
         elif os.environ.get("TF_DETERMINISTIC_OPS", "0") not in ("0", "false"):
-            raise errors.InputError(
-                "dp_base_noise: noise that could be repeated protects nobody, and TF_DETERMINISTIC_OPS in the "
-                "environment forbids any other; unset it"
+            raise OptionError(
+                "dp_base_noise",
+                "noise that could be repeated protects nobody, and TF_DETERMINISTIC_OPS in the environment forbids any "
+                "other; unset it",
             )
 
     def client_files(self) -> Optional[program.ClientFiles]:
