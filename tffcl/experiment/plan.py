@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, Optional
 
-from tffcl import datasets, errors, program, runtime, storage, streams, transfers
+from tffcl import console, datasets, errors, program, runtime, storage, streams, transfers
 from tffcl.aggregators import ClientPrivacy
 from tffcl.algorithms.fed_avg import Importance
 from tffcl.client_works import RehearsalModel
@@ -59,6 +59,8 @@ class Plan:
         self._groups = experiment.groups
         clients = 1 if self.method.clients == "single" else experiment.num_clients
         self.enrollment = scenarios.enrollment_of(experiment)
+        if experiment.output_dir is not None:
+            self._check_folders(pathlib.Path(experiment.output_dir))
         if experiment.scenario == "domains":
             images = None if experiment.data in sources.kinds.PAIRS else sources.load(experiment)
             self.dataset: Any = sources.domains_of(experiment, images)
@@ -259,14 +261,17 @@ class Plan:
         base = pathlib.Path("runs") / f"{self.experiment.label}-{data}-seed{self.seed}"
         names = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
         folder = pathlib.Path(self.output_dir or next(name for name in names if not os.path.lexists(name)))
-        # Before anything heavy begins.
+        self._check_folders(folder)
+        logger.info("run directory: %s", folder)
+        return folder
+
+    def _check_folders(self, folder: pathlib.Path) -> None:
+        """Raises RunError, before anything heavy begins, where the run could not be kept."""
         storage.check_folder(folder, "a run directory")
         if self.client_dir is not None and self.experiment.runtime != "remote":
             storage.check_folder(self.client_dir, "the folder of clients' states")
         if not self.resume and os.path.lexists(folder / "config.json"):
             raise errors.run_exists(folder)
-        logger.info("run directory: %s", folder)
-        return folder
 
     def open_runtime(self) -> contextlib.AbstractContextManager:
         """The TFF runtime of --runtime, to be entered."""
@@ -309,6 +314,7 @@ class Plan:
         self.folder = self.directory()
         with self.open_runtime():
             process = (build or self.method.process)(self)
+            console.collect_as_usual()
             return program.run_program(
                 process,
                 self.data,
