@@ -117,7 +117,8 @@ SIZES = ("--num-rounds", "2", "--num-epochs", "1", "--hidden", "8", "--filters",
          "--pretraining-epochs", "2", "--sst-steps", "5", "--client-memory", "30", "--server-memory", "50",
          "--send-per-round", "20", "--runtime", "in-process")  # fmt: skip
 VER = ("run", "fil-ver", "--data", "digits", "--num-clients", "2", "--num-tasks", "3", "--examples-per-task", "60",
-       *SIZES, "--enrollment", "who.csv", "--dp-clip", "5", "--dp-noise-multiplier", "4", "--dp-noise-seed", "3")  # fmt: skip
+       *SIZES, "--enrollment", "who.csv", "--dp-clip", "5", "--dp-noise-multiplier", "4",
+       "--dp-noise-seed", "3")  # fmt: skip
 WHO = "*,*,o\nx,*,o\n"  # nobody is left in task 3
 
 
