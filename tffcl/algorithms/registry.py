@@ -10,9 +10,8 @@ from tffcl.algorithms.method import Method
 from tffcl.errors import InputError
 from tffcl.parts import Registry
 
-METHODS = Registry(
-    "method", "tffcl.methods", {**decomposed.METHODS, **made.METHODS, **fil_ver.METHODS, **fed_avg.METHODS}
-)
+_SHIPPED: dict[str, Method] = {**decomposed.METHODS, **made.METHODS, **fil_ver.METHODS, **fed_avg.METHODS}
+METHODS = Registry("method", "tffcl.methods", _SHIPPED)
 
 
 def find_method(reference: str) -> Method:

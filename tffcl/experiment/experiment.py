@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from tffcl.algorithms import registry
 from tffcl.algorithms.method import Method
 from tffcl.client_works.options import LocalTraining
+from tffcl.errors import InputError
 from tffcl.experiment import defaults, kinds
-from tffcl.experiment.groups import Data, Output, Privacy, Runtime, Stream
+from tffcl.experiment.groups import SCENARIO_SUPPLIED, SCENARIOS, Data, Output, Privacy, Runtime, Stream
 from tffcl.models.registry import NetworkPart, network_of
-from tffcl.options import Field, OptionError, checked, fields_of, flat, shown, to_toml
+from tffcl.options import Field, OptionError, checked, fields_of, flat, names_of, options_of, shown, to_toml
 from tffcl.program.settings import Settings
+from tffcl.transfers.options import SUPPLIED as TRANSFER_SUPPLIED
+from tffcl.transfers.options import TRANSFERS
 
 if TYPE_CHECKING:
     from tffcl.experiment.plan import Plan
@@ -36,7 +39,8 @@ class Experiment:
     Args:
       method: a name of `tffcl list`, FILE.py:NAME, either of them with "@" and a method whose paper's conditions it is
         run under ("fedprox@confedmade"), or a `Method`.
-      data: what is learned from: a name, a folder, FILE.py:NAME, or a data set of `tffcl.datasets`.
+      data: what is learned from: a name, a table, a folder, FILE.py:NAME, or a data set of `tffcl.datasets`, as
+        `from_arrays`, `from_frames` and `from_texts` make it.
       network: a name of `tffcl list`, FILE.py:NAME, or a function that makes a Keras model of an input shape and a
         number of classes; None for what suits the data.
       **options: by name.
@@ -49,6 +53,8 @@ class Experiment:
     method: Method
     data: Any
     network: Optional[NetworkPart]
+    kind: str
+    own: Mapping[str, type]
     given: Mapping[str, Any]
 
     def __init__(
@@ -59,10 +65,23 @@ class Experiment:
         for name, value in (("named", named), ("method", chosen), ("data", data)):
             object.__setattr__(self, name, value)
         kind = kinds.kind_of(chosen, data, network)
-        object.__setattr__(self, "network", network_of(network, chosen, kind))
+        for name, value in (
+            ("kind", kind),
+            ("network", network_of(network, chosen, kind)),
+            ("own", _own_options(data, options)),
+        ):
+            object.__setattr__(self, name, value)
+        self._check_names()
         object.__setattr__(self, "given", self._checked(options))
         self._check_together()
         chosen.check(self)
+
+    def _check_names(self) -> None:
+        """Refuses an option of a part of the user's that another part declares, too."""
+        names = names_of([group for _, group in self.group_types])
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise OptionError(twice, "is declared by two parts of this run; give your own another name")
 
     def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         known = self.fields
@@ -73,6 +92,12 @@ class Experiment:
                 raise OptionError(name, f"is no option of {self.method.name} on {self.kind} data{hint}")
         values = {name: checked(known[name], value) for name, value in options.items()}
         scenario = self._value("scenario", values)
+        if scenario == "domains" and self.kind != "image":
+            raise OptionError(
+                "scenario",
+                f"domains are rotations and permutations of images, and here are {self.kind} data; take non-iid or "
+                "sequence",
+            )
         for name in values:
             only = known[name].option.only
             if only and not set(only) & {self.kind, scenario}:
@@ -103,11 +128,6 @@ class Experiment:
         if self.scenario == "domains" and isinstance(self.data, str):
             kinds.check_domains(self.data, self.domains)
 
-    @functools.cached_property
-    def kind(self) -> str:
-        """Kind of the data as the network takes them: "text", "image", "vector" or "binary"."""
-        return kinds.kind_of(self.method, self.data, self.network)
-
     @property
     def data_name(self) -> str:
         """What the data are called; the method's usual ones where none are given."""
@@ -117,16 +137,19 @@ class Experiment:
     def group_types(self) -> tuple[tuple[str, type], ...]:
         """(title, dataclass) of every group of options."""
         titled: dict[str, tuple[type, ...]] = {
-            "data": (Data,),
-            "stream": (Stream,),
+            "data": (Data, *self._own("data")),
+            "stream": (Stream, *self._own("stream")),
             "network": () if self.network is None else self.network.options,
             "training": (Settings, LocalTraining),
-            "method": tuple(self.method.options.values()),
+            "method": (*self.method.options.values(), *self._own("method")),
             "privacy": (Privacy,),
             "runtime": (Runtime,),
             "output": (Output,),
         }
         return tuple((title, each) for title, groups in titled.items() for each in groups)
+
+    def _own(self, title: str) -> tuple[type, ...]:
+        return (self.own[title],) if title in self.own else ()
 
     @functools.cached_property
     def fields(self) -> dict[str, Field]:
@@ -169,7 +192,7 @@ class Experiment:
         }
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("named", "method", "data", "network", "given"):
+        if name.startswith("_") or name in ("named", "method", "data", "network", "kind", "own", "given"):
             raise AttributeError(name)
         fields = self.fields
         if name not in fields:
@@ -213,9 +236,20 @@ class Experiment:
             and not (field.option.sparse and values[name] == field.default and usual[name] == field.default)
             and self._is_for_here(field)
         }
-        if self.network is not None and not self.network.usual:
-            recorded["network"] = self.network.name
+        if self._named_network is not None:
+            recorded["network"] = self._named_network
         return {**recorded, "method": self.label}
+
+    @property
+    def _named_network(self) -> Optional[str]:
+        """The network's name, where it is not what suits the data."""
+        if self.network is None:
+            return None
+        try:
+            usual = network_of(None, self.method, kinds.kind_of(self.method, self.data))
+        except InputError:  # only with this network does the method take such data
+            usual = None
+        return None if usual is not None and usual.name == self.network.name else self.network.name
 
     def to_toml(self) -> str:
         """All options as a configuration file, for `--config` and `from_config`.
@@ -249,6 +283,18 @@ class Experiment:
     def run(self) -> Results:
         """Runs the method, and returns the results, which stand in `results.directory` too."""
         return self.plan().run()
+
+
+def _own_options(data: Any, options: Mapping[str, Any]) -> dict[str, type]:
+    """Options that parts of the user's declare, by the title of their group; a network and a method have theirs."""
+    found = {"data": kinds.own_options(data)}
+    for title, name, registry_of, supplied in (
+        ("stream", "scenario", SCENARIOS, SCENARIO_SUPPLIED),
+        ("method", "selection", TRANSFERS, TRANSFER_SUPPLIED),
+    ):
+        if registry_of.is_own(options.get(name)):
+            found[title] = options_of(registry_of.get(options[name]), supplied)
+    return {title: group for title, group in found.items() if group is not None}
 
 
 def describe(experiments: Iterable[Experiment], name: str) -> str:

@@ -8,10 +8,13 @@ from typing import Optional
 
 from tffcl.errors import InputError
 from tffcl.options import OptionError, Options, option
-from tffcl.runtime import health
+from tffcl.parts import Registry
+from tffcl.runtime import worker
 
 SEED_LIMIT = 2**32 - 1  # what gensim and numpy take
-SCENARIOS = ("non-iid", "sequence", "domains")
+SCENARIOS = Registry("scenario", "tffcl.scenarios", dict.fromkeys(("non-iid", "sequence", "domains")))
+# Parameters of a scenario of the user's that the run fills in; it returns a `tffcl.streams.TaskStream`.
+SCENARIO_SUPPLIED = ("train_labels", "test_labels", "num_clients", "num_tasks", "seed", "label_names")
 DOMAINS = ("rotations", "permutations", "mild", "classes")
 ENROLLMENTS = ("full", "decreasing", "increasing", "scattered")
 Assigned = tuple[tuple[tuple[str, ...], ...], ...]  # [client][task][label]
@@ -70,7 +73,8 @@ class Stream(Options):
 
     scenario: str = option(
         "non-iid", "What a task is: a few labels, drawn for each task (non-iid) or without repetition at a client "
-        "(sequence); or all labels in another domain (domains).", choices=SCENARIOS, sparse=True,
+        "(sequence); or all labels in another domain (domains); or a scenario of one's own, my_file.py:NAME.",
+        metavar="non-iid|sequence|domains|FILE:NAME", sparse=True,
     )  # fmt: skip
     num_clients: int = option(3, "Clients.", least=1)
     num_tasks: int = option(5, "Tasks of each client.", least=1)
@@ -108,6 +112,7 @@ class Stream(Options):
         super().__post_init__()
         if len({len(tasks) for tasks in self.assign}) > 1:
             raise OptionError("assign", "every client needs as many tasks as the others")
+        SCENARIOS.check(self.scenario)
 
 
 def _stem(name: str) -> str:
@@ -187,7 +192,7 @@ class Runtime(Options):
                 "client_dir", f"must be an absolute path on the machines of --workers; found {self.client_dir}"
             )
         if remote:
-            health.check_addresses(self.addresses, "--workers")
+            worker.check_addresses(self.addresses, "--workers")
 
     @property
     def addresses(self) -> list[str]:
