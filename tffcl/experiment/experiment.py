@@ -14,7 +14,7 @@ from tffcl.experiment import defaults, kinds
 from tffcl.experiment.groups import Data, Output, Privacy, Runtime, Stream
 from tffcl.models.registry import NetworkPart, network_of
 from tffcl.options import Field, OptionError, checked, fields_of, flat, shown, to_toml
-from tffcl.program.settings import Settings
+from tffcl.program.results import Settings
 
 if TYPE_CHECKING:
     from tffcl.experiment.plan import Plan

@@ -21,7 +21,7 @@ from tffcl.experiment import completion, frozen, scenarios, sources
 from tffcl.experiment.experiment import Experiment
 from tffcl.experiment.groups import Runtime
 from tffcl.models import EmbeddingClassifier, Network
-from tffcl.program.array_data import ArrayData, scaled
+from tffcl.program.client_data import ArrayData, scaled
 from tffcl.program.results import Results
 from tffcl.templates import ContinualProcess
 from tffcl.transfers.options import Selection
