@@ -35,6 +35,7 @@ class ClientTask:
       test_context: as `context`, for the test examples.
       test: `[M, ...]`; M may be 0: "no data", which is not an accuracy of 0.
       num_classes: labels lie in [0, num_classes); None where there are no labels.
+      labels: what the data set's labels are of the task's: label k is `labels[k]`; empty where they are the data set's.
     """
 
     context: Tensors
@@ -43,6 +44,7 @@ class ClientTask:
     test_context: Tensors
     test: Tensors
     num_classes: Optional[int] = None
+    labels: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +94,6 @@ class _StreamData(abc.ABC):
     """Data divided by a stream; a data set says what the examples of some rows are."""
 
     stream: TaskStream
-    one_head: bool = False
 
     @property
     def num_clients(self) -> int:
@@ -109,26 +110,16 @@ class _StreamData(abc.ABC):
         part = self.stream.task(client, task)
         context, (train, validation) = self._sets(part, "train", part.train, part.validation)
         test_context, (test,) = self._sets(part, "test", part.test)
-        return ClientTask(context, train, validation, test_context, test, self._num_classes(part))
+        return self._labelled(ClientTask(context, train, validation, test_context, test), part)
 
     @abc.abstractmethod
     def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
         """Sets of rows of the data set's "train" or "test" split: their common context, and the examples of each."""
 
-    def _num_classes(self, part: Task) -> Optional[int]:
-        return self._num_labels() if self.one_head else len(part.labels)
-
-    def _num_labels(self) -> int:
-        """Labels of the whole data set."""
-        raise NotImplementedError
-
-    def _labels(self, labels: np.ndarray, part: Task) -> np.ndarray:
-        """int32 [N]: labels of the data set as the task numbers them, by their places in `Task.labels`."""
-        if self.one_head:
-            return labels.astype(np.int32)
-        places = np.full(self._num_labels(), -1, np.int32)
-        places[list(part.labels)] = np.arange(len(part.labels))
-        return places[labels]
+    def _labelled(self, made: ClientTask, part: Task) -> ClientTask:
+        """The task with what is known of its labels."""
+        del part
+        return made
 
     def _check_rows(self, name: str, noun: str, num_train: int, num_test: int) -> None:
         """Raises InputError for the first client and task that ask for more examples than there are."""
@@ -145,12 +136,42 @@ class _StreamData(abc.ABC):
                     )
 
 
+class _LabelledData(_StreamData):
+    """Examples with labels: numbered within the task, or with one head those of the data set.
+
+    With one head the contexts have `classes`, bool [L]: the labels that training and test examples may have, which
+    alone compete (`tffcl.models.network.competing`).
+    """
+
+    num_labels: Optional[int]
+    one_head: bool
+
+    def _labelled(self, made: ClientTask, part: Task) -> ClientTask:
+        if not self.one_head:
+            return dataclasses.replace(made, num_classes=len(part.labels), labels=part.labels)
+        every = np.arange(self.num_labels or 0)
+        return dataclasses.replace(
+            made,
+            context={**made.context, "classes": np.isin(every, part.labels)},
+            test_context={**made.test_context, "classes": np.isin(every, part.test_labels)},
+            num_classes=self.num_labels,
+        )
+
+    def _labels(self, labels: np.ndarray, part: Task) -> np.ndarray:
+        """int32 [N]: labels of the data set as the task has them; -1 for one that it lacks."""
+        if self.one_head:
+            return labels.astype(np.int32)
+        places = np.full(self.num_labels or 0, -1, np.int32)
+        places[list(part.labels)] = np.arange(len(part.labels))
+        return places[labels]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class ArrayData(_StreamData):
+class ArrayData(_LabelledData):
     """Labelled arrays divided by a stream: images, vectors, anything of one shape.
 
     The tensors of a task are
-      context: none.
+      context: none, or with `one_head` `classes` bool [L], the labels that training or test examples may have.
       examples: `entry` [N, ...], uint8 as it is given and all else as float32; label int32 [N], the place of the label
         in `Task.labels`, or with `one_head` the label of the data set.
 
@@ -189,9 +210,6 @@ class ArrayData(_StreamData):
             most = max(int(labels.max(initial=-1)) for labels in (self.train_labels, self.test_labels))
             object.__setattr__(self, "num_labels", most + 1)
 
-    def _num_labels(self) -> int:
-        return self.num_labels or 0
-
     def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
         x, labels = getattr(self, f"{split}_x"), self._labels(getattr(self, f"{split}_labels"), part)
         return OrderedDict(), [OrderedDict([(self.entry, x[rows]), ("label", labels[rows])]) for rows in sets]
@@ -203,12 +221,13 @@ def scaled(images: np.ndarray, max_value: Any) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TextClientData(_StreamData):
+class TextClientData(_LabelledData):
     """Documents divided by a stream; each set carries only the word vectors that it uses.
 
     The tensors of a task are
       context: vectors float32 [Vc, D]; row 0 (padding) and row 1 (the unknown word) are zero. tokens int32 [W], rows
-        of `vectors`: the words of all documents of the sets, one document after the other.
+        of `vectors`: the words of all documents of the sets, one document after the other. With `one_head` also
+        `classes`, as for `ArrayData`.
       examples: start and length int32 [N]; document n is `tokens[start[n] : start[n] + length[n]]`. label int32 [N],
         the place of the document's label in `Task.labels`, or with `one_head` the label of the data set.
     Train and validation share a context.
@@ -227,7 +246,9 @@ class TextClientData(_StreamData):
         data = self.dataset
         self._check_rows(data.name, "document", len(data.train_tokens), len(data.test_tokens))
 
-    def _num_labels(self) -> int:
+    @property
+    def num_labels(self) -> int:  # type: ignore[override]
+        """L, labels of the data set."""
         return len(self.dataset.label_names)
 
     def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
@@ -284,9 +305,6 @@ class DensityClientData(_StreamData):
                 )
         self._check_rows(data.name, "row", len(data.train_x), len(data.test_x))
 
-    def _num_classes(self, part: Task) -> None:
-        return None
-
     def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
         data, columns = self.dataset, np.arange(self.dataset.width)
         width = max(data.widths[label] for label in part.labels)
@@ -308,7 +326,7 @@ class _DomainData(_StreamData):
     stream: TaskStream
 
     encoder_input = "x"
-    one_head = True
+    scaled = False
 
     def __post_init__(self) -> None:
         if self.stream.num_tasks != len(self.domains):
@@ -332,16 +350,18 @@ class _DomainData(_StreamData):
                             "the stream made of other domains?"
                         )
 
-    def _num_labels(self) -> int:
-        return self.domains.num_labels
+    def _labelled(self, made: ClientTask, part: Task) -> ClientTask:
+        return dataclasses.replace(made, num_classes=self.domains.num_labels)
 
     def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
         domain = self.domains[part.task]
         images = domain.train_images if split == "train" else domain.test_images
         labels = domain.train_labels if split == "train" else domain.test_labels
-        return OrderedDict(), [
-            OrderedDict([(self.encoder_input, images(rows)), ("label", labels[rows])]) for rows in sets
-        ]
+        examples = []
+        for rows in sets:
+            x = scaled(images(rows), self.domains.max_value) if self.scaled else images(rows)
+            examples.append(OrderedDict([(self.encoder_input, x), ("label", labels[rows])]))
+        return OrderedDict(), examples
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -357,9 +377,11 @@ class DomainClientData(_DomainData):
       domains: the images.
       stream: which rows belong to which client and task (`tffcl.streams.domain_sequence`).
       encoder_input: another name for x.
+      scaled: x is float32 [N, h, w, 1] in [0, 1], as networks of images other than encoders take it.
     """
 
     encoder_input: str = "x"
+    scaled: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -412,11 +434,14 @@ class ReplayedDomainData(_DomainData):
       memory: most images that a client keeps of its past tasks.
       seed: of the choice of these.
       task_memory: most of one task, even while there is room for more; None for no such limit.
+      encoder_input / scaled: as for `DomainClientData`.
     """
 
     memory: int
     seed: int
     task_memory: Optional[int] = None
+    encoder_input: str = "x"
+    scaled: bool = False
 
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task, with those that are replayed behind the new ones."""
