@@ -17,6 +17,7 @@ from tffcl.options import options_of
 from tffcl.parts import users_code
 
 if TYPE_CHECKING:
+    from tffcl.experiment.experiment import Experiment
     from tffcl.experiment.plan import Plan
     from tffcl.templates import ContinualProcess
 
@@ -38,7 +39,6 @@ class Method:
       learns: `LABELS`, `DENSITY` or both.
       takes: kinds of data, where not all will do of which there is something to learn.
       needs: what other data lack, for the message.
-      reference: FILE.py:NAME, where it is the user's.
       options: parameter of the builder -> dataclass of options that is handed to it.
       foreign: None, or how foreign adaptives enter the network: "added" (FedWeIT) or "aligned" (FedSeIT).
       selection: the default transfer of a method with foreign adaptives.
@@ -58,7 +58,6 @@ class Method:
     learns: tuple[str, ...] = (LABELS, DENSITY)
     takes: tuple[str, ...] = ()
     needs: str = ""
-    reference: str = ""
     options: Mapping[str, type] = dataclasses.field(default_factory=dict)
     foreign: Optional[str] = None
     selection: Optional[str] = None
@@ -84,7 +83,7 @@ class Method:
         del data
         return {}
 
-    def check(self, plan: Plan) -> None:
+    def check(self, experiment: Experiment) -> None:
         """Refuses options that do not go together, before anything heavy begins.
 
         Raises:
@@ -103,7 +102,8 @@ class Method:
         if not any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
             available = {name: value for name, value in available.items() if name in accepted}
         network = plan.network()
-        with users_code(f"method: {self.reference}") if self.reference else contextlib.nullcontext():
+        ours = self.builder.__module__.startswith("tffcl.")
+        with contextlib.nullcontext() if ours else users_code(f"method: {self.name}"):
             return self.builder(network, **available, **given)
 
 
