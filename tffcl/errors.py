@@ -68,6 +68,25 @@ def check_between_0_and_1(name: str, value: float) -> None:
         raise InputError(f"{name}: expected a number between 0 and 1, found {value!r}")
 
 
+def check_whole(name: str, value: object, least: int) -> int:
+    """The value as an int.
+
+    Raises:
+      InputError: not a whole number, or less than `least`.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
+        raise InputError(f"{name}: expected a whole number, {least} or more, found {value!r}")
+    return int(value)
+
+
+def check_choice(name: str, value: str, known: typing.Iterable[str]) -> str:
+    """The value; raises InputError where it is not among the known ones."""
+    choices = list(known)
+    if value not in choices:
+        raise InputError(f"{name}: expected one of {', '.join(choices)}, found {value!r}")
+    return value
+
+
 def run_exists(folder: object) -> RunError:
     """The error for a run directory that may not be written over."""
     return RunError(f"{folder} holds a run already: go on with it (--resume), or give another directory")
