@@ -68,14 +68,10 @@ def check_between_0_and_1(name: str, value: float) -> None:
         raise InputError(f"{name}: expected a number between 0 and 1, found {value!r}")
 
 
-def check_whole(name: str, value: object, least: int) -> int:
-    """The value as an int.
-
-    Raises:
-      InputError: not a whole number, or less than `least`.
-    """
+def check_whole(name: str, value: object, least: int, error: type[InputError] = InputError) -> int:
+    """The value as an int; raises `error` for what is no whole number, `least` or more."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
-        raise InputError(f"{name}: expected a whole number, {least} or more, found {value!r}")
+        raise error(f"{name} must be a whole number, {least} or more; got {value!r}")
     return int(value)
 
 

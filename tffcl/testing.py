@@ -23,7 +23,7 @@ from tffcl.program.client_data import ClientData
 from tffcl.program.client_store import merge, project
 from tffcl.program.grouped import ordered
 from tffcl.program.state import client_key
-from tffcl.templates import ContinualProcess, admission, placed
+from tffcl.templates import ContinualProcess, admission, tff_types
 from tffcl.transfers import KnowledgeBase
 
 CLIENTS, TASKS = 3, 2  # of the data, at most
@@ -198,10 +198,10 @@ class History:
 
 
 def _check_types(process: ContinualProcess) -> None:
-    uploads = placed.entries(process.end_task.type_signature.result[1])
+    uploads = tff_types.entries(process.end_task.type_signature.result[1])
     row, found = tff.TensorType(np.float32, [process.knowledge_size]), uploads.get("knowledge")
     _require(found == row, "types", f"end_task uploads should hold 'knowledge' of {row}, found {found}")
-    scores = placed.entries(process.evaluate.type_signature.result)
+    scores = tff_types.entries(process.evaluate.type_signature.result)
     _require(
         "losses" in scores or {"count", "loss", "correct"} <= set(scores),
         "types",

@@ -95,7 +95,7 @@ def test_another_type_of_value_is_one_clear_error(wrong):
 def test_wrong_arguments_are_one_clear_error():
     with pytest.raises(errors.ContractError, match="split_at: expected a tff.aggregators factory, found str"):
         aggregators.split_at(2, "mean", tff.aggregators.SumFactory())
-    with pytest.raises(errors.InputError, match="split_at: size: expected a whole number, 1 or more, found 0"):
+    with pytest.raises(errors.InputError, match="split_at: size must be a whole number, 1 or more; got 0"):
         aggregators.split_at(0, tff.aggregators.SumFactory(), tff.aggregators.SumFactory())
 
 

@@ -23,9 +23,9 @@ from tffcl.models import MLP, EmbeddingClassifier, FrozenEncoder, IdentityEncode
 from tffcl.models.options import MADEConfig, TextCNNConfig
 from tffcl.models.registry import NETWORKS
 from tffcl.program import ClientTask
-from tffcl.templates.placed import entries
+from tffcl.templates.tff_types import entries
 
-CLIENTS, TASKS, FOREIGN, PIXELS = 3, 2, 2, 4
+CLIENTS, TASKS, FOREIGN, IMAGE, PIXELS = 3, 2, 2, (2, 2), 4
 # Two runtimes sum in different orders: a sum of n float32 terms is off by n 2^-24 of its terms at most, here of order
 # 1. The longest have about 100 terms, and each of the 16 steps of the history adds its own error. Adam divides
 # gradients by their own size; with an epsilon as large as the learning rate it makes no error larger.
@@ -71,7 +71,15 @@ def data_of(process, small):
         return Data(_bits, OrderedDict(observed=np.ones(PIXELS, np.float32)), None)
     if "features" in process.work.example_type:
         return Data(lambda *drawn: _features(small.D, *drawn), OrderedDict(), small.CLASSES)
+    if process.work.example_type["x"].dtype == np.uint8:
+        return Data(_images, OrderedDict(), rehearsing.CLASSES)
     return Data(rehearsing.examples, OrderedDict(), rehearsing.CLASSES)
+
+
+def _images(count, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 256, (count, *IMAGE)).astype(np.uint8)
+    return OrderedDict(x=x, label=rng.integers(0, rehearsing.CLASSES, count).astype(np.int32))
 
 
 def _bits(count, seed):
@@ -112,8 +120,8 @@ class SmallPlan:
 
     def rehearsal_model(self, pretrained, noise):
         if self.method.encoder == "identity":
-            raw = FrozenEncoder(IdentityEncoder((rehearsing.INPUTS,)), np.zeros(0, np.float32))
-            return RehearsalModel(raw, MLP(rehearsing.INPUTS, rehearsing.CLASSES, ()))
+            raw = FrozenEncoder(IdentityEncoder(IMAGE), np.zeros(0, np.float32))
+            return RehearsalModel(raw, MLP(PIXELS, rehearsing.CLASSES, ()))
         return rehearsing.model(self.method.encoder == "variational", (3,))
 
     def embedding_classifier(self):

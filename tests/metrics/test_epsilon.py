@@ -54,7 +54,7 @@ def test_more_noise_or_fewer_samples_mean_less():
         ((float("nan"), 1e-5), "noise_multiplier"),
         ((1.0, 0.0), "delta: expected a number between 0 and 1, found 0.0"),
         ((1.0, 1.0), "delta"),
-        ((1.0, 1e-5, 0), "times: expected a whole number, 1 or more, found 0"),
+        ((1.0, 1e-5, 0), "times must be a whole number, 1 or more; got 0"),
         ((1.0, 1e-5, 1.5), "times"),
         ((1.0, 1e-5, True), "times"),
     ],

@@ -259,9 +259,9 @@ def test_dense_bytes():
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, "3", None, True])
 def test_counts_must_be_whole(wrong):
-    with pytest.raises(InputError, match="num_values: expected a whole number"):
+    with pytest.raises(InputError, match="num_values must be a whole number"):
         metrics.dense_bytes(wrong)
-    with pytest.raises(InputError, match=": expected a whole number"):
+    with pytest.raises(InputError, match="must be a whole number"):
         metrics.sparse_bytes(0, wrong)
 
 

@@ -260,9 +260,9 @@ def test_time_grows_with_the_number_of_entries_and_no_faster(measure):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"k": 0}, "k: expected a whole number, 1 or more, found 0"),
-        ({"q": 1.5}, "q: expected"),
-        ({"min_cluster_size": 0}, "min_cluster_size: expected"),
+        ({"k": 0}, "k must be a whole number, 1 or more; got 0"),
+        ({"q": 1.5}, "q must be"),
+        ({"min_cluster_size": 0}, "min_cluster_size must be"),
         ({"clustering": "KNN"}, "clustering: expected one of kmeans, kmedoids, gmm, found 'KNN'"),
         ({"similarity": "cosine"}, "similarity: expected one of mean_cosine, centred_cosine, best_match, mmd"),
     ],

@@ -12,8 +12,7 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.templates import AggregationFactory
-from tffcl.templates.entries import ordered
-from tffcl.templates.placed import at_clients, entries
+from tffcl.templates.tff_types import at_clients, entries, ordered
 
 _Create = Callable[..., tff.templates.AggregationProcess]
 
