@@ -1,11 +1,9 @@
 """Tests of methods: what every process must hold, whichever parts it is made of.
 
-    def test_my_method():
-        process = my_method(network, training=LocalTraining(num_epochs=1), seed=1)
-        with tffcl.runtime.in_process():
-            tffcl.testing.check_process(process, data)
-
-`data` are those of a run (`tffcl.program.ClientData`); a few examples for each client are enough, and fast.
+def test_my_method():
+    plan = tffcl.Experiment(my_method, data="digits", num_clients=2, num_tasks=2, num_epochs=1).plan()
+    with tffcl.runtime.in_process():
+        tffcl.testing.check_process(plan.method.process(plan), plan.data)
 """
 
 from __future__ import annotations
