@@ -1,6 +1,7 @@
 """Builders: their options reach the parts."""
 
 import inspect
+import re
 from collections import OrderedDict
 from unittest import mock
 
@@ -226,3 +227,11 @@ def test_an_aggregator_of_vectors_without_gated_is_told_of_it(small, factory):
     ) as raised:
         compose_continual_process(work, factory, update)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
+def test_annotations_name_what_a_room_exports(builder):
+    """A room imports its modules when it is asked for a name; `room.module.Name` is there by luck alone."""
+    rooms = "aggregators|client_works|finalizers|models|templates|transfers"
+    for parameter in inspect.signature(builder).parameters.values():
+        assert not re.search(rf"\b(?:{rooms})\.[a-z_]+\.", str(parameter.annotation)), parameter
