@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl import algorithms, client_works, errors, finalizers, templates
+from tffcl import algorithms, client_works, errors, finalizers, runtime, templates
 from tffcl.aggregators import ClientPrivacy
 from tffcl.algorithms import (
     build_decomposed,
@@ -116,15 +116,16 @@ def test_a_server_optimizer_and_an_aggregator_leave_a_penaltys_sums_alone(small)
         aggregator=tff.aggregators.UnweightedMeanFactory(),
         server_optimizer=adam,
     )
-    server = process.initialize()
-    size = small.network(places=0).kernels.size
-    state, examples = server["finalizer"], small.examples(6)
+    size, examples = small.network(places=0).kernels.size, small.examples(6)
     keys = [np.array([0, client], np.int32) for client in range(2)]
     incoming = KnowledgeBase(0).transfer_in([[], []], 0)
-    clients = process.begin_task(server, process.initialize_clients(server, keys), incoming)
-    one = OrderedDict(context=small.context(), train=examples, validation=examples)
+    data = OrderedDict(context=small.context(), train=examples, validation=examples)
     reads = process.next.type_signature.parameter[1]
-    new, changes, *_ = process.next(server, [project(c, reads) for c in clients], [one, one])
+    with runtime.in_process():
+        server = process.initialize()
+        state = server["finalizer"]
+        clients = process.begin_task(server, process.initialize_clients(server, keys), incoming)
+        new, changes, *_ = process.next(server, [project(c, reads) for c in clients], [data, data])
     moved = np.abs(new["shared"] - server["shared"])[:size]
     assert moved.max() == pytest.approx(0.1, rel=1e-3)
     summed = np.concatenate([sum(c[name] for c in changes) for name in ("curv_fisher", "curv_pull")])

@@ -316,7 +316,7 @@ def test_every_option_reaches_its_part(monkeypatch):
     assert made["Sharing"].call_args.args[1:] == ("sampled", 2, OTHER_PARTS["privacy"])
     assert made["gated"].call_args.args == (OTHER_PARTS["aggregator"],)
     assert made["build_server_update"].call_args.args[1] is OTHER_PARTS["server_optimizer"]
-    assert made["build_server_side_training"].call_args.args[3:] == (SST, 4)
+    assert made["build_server_side_training"].call_args.args[3:5] == (SST, 4)
 
 
 def test_a_killed_run_goes_on_as_if_it_never_was(tmp_path, plain):
