@@ -215,6 +215,7 @@ ROOMS = {
         "Zeroed",
         "build_sit_decision",
         "document_vectors",
+        "past_entries",
     ],
 }
 
