@@ -56,7 +56,7 @@ def test_transfer_in_has_room_for_the_whole_federation():
     sent = transfer.transfer_in(base, selections, num_clients=3)
     np.testing.assert_array_equal(sent["rows"][sent["keys"][0]], [[3.0, 3.0], [1.0, 1.0]])
     assert sent["count"] == [2]
-    with pytest.raises(errors.InputError, match="num_clients should be a whole number"):
+    with pytest.raises(errors.InputError, match="num_clients must be a whole number"):
         transfer.transfer_in(base, selections, num_clients=0)
 
 
@@ -140,10 +140,10 @@ def test_ablations_of_sit_still_ask_for_summaries():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: transfers.Sampled(k=0), "k should be a whole number, 1 or more; found 0"),
-        (lambda: transfers.Sampled(k=2, seed=-1), "seed should be"),
-        (lambda: transfers.AllPast(max_tasks=0), "max_tasks should be"),
-        (lambda: transfers.RandomTask(transfers.NoTransfer(), seed=0.5), "seed should be"),
+        (lambda: transfers.Sampled(k=0), "k must be a whole number, 1 or more; got 0"),
+        (lambda: transfers.Sampled(k=2, seed=-1), "seed must be"),
+        (lambda: transfers.AllPast(max_tasks=0), "max_tasks must be"),
+        (lambda: transfers.RandomTask(transfers.NoTransfer(), seed=0.5), "seed must be"),
     ],
 )
 def test_wrong_arguments_are_one_clear_error(build, message):

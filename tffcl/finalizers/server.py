@@ -1,10 +1,10 @@
-"""Server-side training (SST): after aggregation the server rehearses on what clients have sent of all tasks so far.
+"""What the server does with an aggregate: a step of an optimizer, and server-side training (SST) after it.
 
-Source: Park, Kumatani, Dimitriadis: Tackling Dynamics in Federated Incremental Learning with Variational Embedding
-Rehearsal, 2021 (FIL-VER), section 3.3 and algorithm 1.
-Read literally, its line 10 (eq. 10) rehearses only what arrived in this round, which is nothing old;
-section 3.3 speaks of "newly arrived and saved" representations, and that is what the memory here holds. Its loop
-`[0, S_max]` would make one step too many: here there are S_max.
+SST rehearses on what clients have sent of all tasks so far: Park, Kumatani, Dimitriadis: Tackling Dynamics in Federated
+Incremental Learning with Variational Embedding Rehearsal, 2021 (FIL-VER), section 3.3 and algorithm 1. Read literally,
+its line 10 (eq. 10) rehearses only what arrived in this round, which is nothing old; section 3.3 speaks of "newly
+arrived and saved" representations, which the memory here holds. Its loop `[0, S_max]` would make one step too many:
+here there are S_max.
 """
 
 from __future__ import annotations
@@ -31,6 +31,71 @@ from tffcl.templates.tff_types import at_server, ordered
 Tensors = Mapping[str, tf.Tensor]
 
 
+@errors.checked_arguments
+def build_server_update(
+    shared_type: tff.TensorType,
+    optimizer: tff.learning.optimizers.Optimizer | None = None,
+    optimized: int | None = None,
+) -> FinalizerProcess:
+    """The server applies `optimizer` to the gradient -aggregate.
+
+    The computation is `(<F@SERVER, W@SERVER, W@SERVER> -> <F@SERVER, W@SERVER, M@SERVER>)`, F the optimizer's state.
+    Measurements: `update_norm`, the Euclidean norm of the optimizer's change, and `rejected`, 1 where the aggregate
+    held a value that is not finite (a mean over no weight, say): then the server's value and state stay as they are.
+
+    Args:
+      shared_type: W, a float32 tensor of known shape.
+      optimizer: SGD with learning rate 1 unless given, which makes the server's new value exactly old +
+        aggregate (an entry whose aggregate is 0 keeps every bit); `tff.learning.optimizers.build_adam(...)`
+        gives FedAdam, and so on. An optimizer with momentum may also move entries that nobody sent.
+      optimized: so many of the first entries of a vector are the optimizer's; to those after them the aggregate is
+        added (sums over clients, which are no gradient). None for all.
+
+    Raises:
+      ContractError: `shared_type` is not a float32 tensor of known shape, or not a vector of so many entries.
+    """
+    tensor = isinstance(shared_type, tff.TensorType) and shared_type.dtype == np.float32
+    if not tensor or shared_type.shape is None or None in shared_type.shape:
+        raise errors.ContractError(
+            f"server update: shared_type should be a float32 tensor of known shape, found {shared_type}"
+        )
+    if optimized is not None and not (len(shared_type.shape) == 1 and 0 < optimized <= shared_type.shape[0]):
+        raise errors.ContractError(
+            f"server update: shared_type should be a vector of {optimized} entries or more, found {shared_type}"
+        )
+    step = optimizer or tff.learning.optimizers.build_sgdm(learning_rate=1.0)
+    cut = optimized if optimized is not None and optimized < shared_type.shape[0] else None
+    spec = tf.TensorSpec(shared_type.shape if cut is None else [cut], shared_type.dtype)
+    first_state = tff.tensorflow.computation(lambda: step.initialize(spec))
+    state_type = first_state.type_signature.result
+
+    @tff.tensorflow.computation(state_type, shared_type, shared_type)
+    def apply(state: Any, shared: tf.Tensor, aggregate: tf.Tensor) -> tuple:
+        # Nothing moves if the aggregate is not finite; the optimizer moves the entries before `cut`, or all.
+        if cut is None:
+            new_state, new_shared = step.next(state, shared, -aggregate)
+        else:
+            new_state, moved = step.next(state, shared[:cut], -aggregate[:cut])
+            new_shared = tf.concat([moved, shared[cut:] + aggregate[cut:]], 0)
+        finite = tf.reduce_all(tf.math.is_finite(aggregate))
+        kept_shared = tf.where(finite, new_shared, shared)
+        kept_state = tf.nest.map_structure(lambda new, old: tf.where(finite, new, old), new_state, state)
+        change = (kept_shared - shared) if cut is None else (kept_shared - shared)[:cut]
+        measured = OrderedDict(update_norm=tf.norm(change), rejected=1 - tf.cast(finite, tf.int32))
+        return kept_state, kept_shared, measured
+
+    @tff.federated_computation
+    def initialize() -> tff.Value:
+        return tff.federated_eval(first_state, tff.SERVER)
+
+    @tff.federated_computation(at_server(state_type), at_server(shared_type), at_server(shared_type))
+    def next_step(state: tff.Value, shared: tff.Value, aggregate: tff.Value) -> Any:
+        applied = tff.federated_map(apply, (state, shared, aggregate))
+        return tff.templates.MeasuredProcessOutput(applied[0], applied[1], applied[2])
+
+    return FinalizerProcess(initialize, next_step)
+
+
 @dataclasses.dataclass(frozen=True)
 class ServerSideTraining:
     """How the server rehearses.
@@ -55,10 +120,8 @@ class ServerSideTraining:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "memory"):
-            if getattr(self, name) < 1:
-                raise errors.InputError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        if not self.learning_rate > 0:
-            raise errors.InputError(f"learning_rate: expected a positive number, found {self.learning_rate}")
+            errors.check_whole(name, getattr(self, name), 1)
+        errors.check_above_zero("learning_rate", self.learning_rate)
 
 
 @errors.checked_arguments
@@ -191,5 +254,5 @@ def _batch(step: tf.Tensor, count: tf.Tensor, batch_size: int, key: tf.Tensor) -
     """Numbers of the rows of a step: consecutive parts of a permutation, a new one for each pass."""
     batches = -(-count // batch_size)
     order = tf.random.experimental.stateless_shuffle(tf.range(count), randomness.fold(key, step // batches))
-    place = step % batches
-    return order[place * batch_size : (place + 1) * batch_size]
+    first = step % batches * batch_size
+    return order[first : first + batch_size]

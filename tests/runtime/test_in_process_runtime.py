@@ -1,4 +1,4 @@
-"""The in-process runtime: the same values in the same form as a local worker gives, without a process."""
+"""The in-process runtime: what is kept, copied, repeated and drawn anew; errors and ends. Its values: test_equality."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import itertools
 import logging
 import os
 import threading
-from collections import OrderedDict
 from unittest import mock
 
 import numpy as np
@@ -32,141 +31,19 @@ def _in_process():
         yield entered
 
 
-def in_both(tff_context, computation, *args):
-    """The results here, and in a worker."""
-    stack = tff.framework.get_context_stack()
-    with stack.install(tff_context.context):
-        expected = computation(*args)
-    with runtime.in_process():
-        return computation(*args), expected
-
-
-def assert_same(found, expected):
-    """Equal in value and in form: containers, dtypes, what is an array, and whether it can be written to."""
-    assert type(found) is type(expected)
-    if isinstance(expected, dict):
-        assert list(found) == list(expected)
-        found, expected = list(found.values()), list(expected.values())
-    if isinstance(expected, (list, tuple)):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected):
-            assert_same(one, other)
-    elif isinstance(expected, tf.data.Dataset):
-        assert found.element_spec == expected.element_spec
-        assert_same(list(found.as_numpy_iterator()), list(expected.as_numpy_iterator()))
-    else:
-        assert getattr(found, "dtype", None) == getattr(expected, "dtype", None)
-        np.testing.assert_array_equal(found, expected)
-        if isinstance(expected, np.ndarray):
-            assert found.flags.writeable == expected.flags.writeable
-
-
-# -- the form of values ----------------------------------------------------------------------------------------
-
-
-@tff.tensorflow.computation
-def _many_kinds():
-    return OrderedDict(
-        text=tf.constant("abc"),
-        texts=tf.constant(["a", "b"]),
-        number=tf.constant(3),
-        truth=tf.constant(True),
-        vector=tf.constant([1.0, 2.0]),
-        half=tf.constant([1.0], tf.bfloat16),
-        empty=tf.zeros([0, 3]),
-        pair=(tf.constant(1.5), OrderedDict(b=tf.constant([1]), a=tf.constant(2))),
-        sequence=tf.data.Dataset.range(3).map(lambda n: OrderedDict(b=n, a=2 * n)),
-    )
-
-
-def test_every_kind_of_value_has_the_form_that_a_worker_gives(tff_context):
-    assert_same(*in_both(tff_context, _many_kinds))
-
-
-_two = tff.tensorflow.computation(lambda: OrderedDict(z=tf.constant("u"), a=tf.constant([5])))
 _add_one = tff.tensorflow.computation(lambda x: x + 1, _INT)
 
 
-@tff.federated_computation(_INTS, _INT)
-def _every_placement(x, loose):
-    return OrderedDict(
-        clients=x,
-        everyone=tff.federated_broadcast(tff.federated_eval(_two, tff.SERVER)),
-        each=tff.federated_eval(_two, tff.CLIENTS),
-        mapped=tff.federated_map(_add_one, x),
-        same=tff.federated_map(_add_one, tff.federated_value(3, tff.CLIENTS)),
-        server=tff.federated_map(_add_one, tff.federated_value(7, tff.SERVER)),
-        total=tff.federated_sum(x),
-        extremes=(tff.federated_min(x), tff.federated_max(x)),
-        zipped=tff.federated_zip((x, OrderedDict(b=x, a=tff.federated_value(1, tff.CLIENTS)))),
-        text=tff.federated_value("abc", tff.SERVER),
-        loose=loose,
-    )
-
-
-@pytest.mark.parametrize("clients", [[1, 2, 4], [np.int32(5)]])
-def test_every_placement(tff_context, clients):
-    assert_same(*in_both(tff_context, _every_placement, clients, 9))
-
-
-def test_no_clients(in_process):
-    found = _every_placement([], 9)
-    assert (found["clients"], found["each"], found["mapped"], found["total"]) == ([], [], [], 0)
-
-
-def test_sequences_go_in_as_lists_and_data_sets(tff_context):
-    element = tff.to_type(OrderedDict(b=_VECTOR, a=_INT))
-    kind = tff.SequenceType(element)
-
-    @tff.tensorflow.computation(kind)
-    def total(sequence):
-        return sequence.reduce(0.0, lambda t, e: t + tf.reduce_sum(e["b"]) * tf.cast(e["a"], tf.float32))
-
-    @tff.federated_computation(tff.FederatedType(kind, tff.CLIENTS))
-    def compute(sequences):
-        return tff.federated_map(total, sequences), sequences
-
-    given = [OrderedDict(b=np.arange(2, dtype=np.float32), a=n) for n in (1, 2, 3)]
-    assert_same(*in_both(tff_context, compute, [given, given[:1], []]))
-    data = tf.data.Dataset.from_tensor_slices(OrderedDict(b=np.ones([4, 2], "f"), a=np.arange(4, dtype="i")))
-    assert_same(*in_both(tff_context, compute, [data]))
-
-
-def test_a_sequence_is_mapped_and_reduced(tff_context):
-    add = tff.tensorflow.computation(lambda a, b: a + b, (_INT, _INT))
-
-    @tff.federated_computation(tff.SequenceType(_INT))
-    def compute(sequence):
-        return tff.sequence_reduce(tff.sequence_map(_add_one, sequence), 0, add)
-
-    assert_same(*in_both(tff_context, compute, [1, 2, 3]))
-
-
-def _select_rows(pick):
+def test_select_may_give_slices_of_different_sizes(in_process):
     keys = tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS)
     rows = tff.FederatedType(tff.TensorType(np.float32, [None, 2]), tff.SERVER)
+    pick = tff.tensorflow.computation(lambda rows, key: tf.tile(rows[key], [key + 1]), rows.member, _INT)
 
     @tff.federated_computation(keys, rows)
     def compute(keys, rows):
-        picked = tff.tensorflow.computation(pick, rows.type_signature.member, _INT)
-        return tff.federated_select(keys, tff.federated_value(2, tff.SERVER), rows, picked)
+        return tff.federated_select(keys, tff.federated_value(2, tff.SERVER), rows, pick)
 
-    return compute
-
-
-_KEYS, _ROWS = [[2, 0], [0, 1]], np.arange(6, dtype=np.float32).reshape(3, 2)
-
-
-def test_select_gives_each_client_its_own_in_order(tff_context):
-    compute = _select_rows(lambda rows, key: tf.ensure_shape(rows[key], [2]))
-    found, expected = in_both(tff_context, compute, _KEYS, _ROWS)
-    assert len(found) == 2
-    for one, other in zip(found, expected):
-        assert_same(list(one.as_numpy_iterator()), list(other.as_numpy_iterator()))
-
-
-def test_select_may_give_slices_of_different_sizes(in_process):
-    found = _select_rows(lambda rows, key: tf.tile(rows[key], [key + 1]))(_KEYS, _ROWS)
+    found = compute([[2, 0], [0, 1]], np.arange(6, dtype=np.float32).reshape(3, 2))
     assert [[len(row) for row in one.as_numpy_iterator()] for one in found] == [[6, 2], [2, 4]]
 
 
@@ -271,6 +148,39 @@ def test_graphs_are_freed_with_their_computations():
     in_process_runtime._plan.cache_clear()
     gc.collect()
     assert len(cache) == before
+
+
+# -- random draws ----------------------------------------------------------------------------------------------
+
+
+def _private_means(noise):
+    """The means of two rounds of a differentially private aggregation, and those of the clipped updates."""
+    factory = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(noise, 3, clip=1.0)
+    process = factory.create(tff.TensorType(np.float32, [3]))
+    clients = [np.array([n, -2.0 * n, 0.1], np.float32) for n in range(1, 4)]
+    state, means = process.initialize(), []
+    for _ in range(2):
+        output = process.next(state, clients)
+        state = output.state
+        means.append(output.result)
+    return means, np.mean([client / np.linalg.norm(client) for client in clients], 0)
+
+
+def test_a_differentially_private_mean_is_that_of_clipped_updates(in_process):
+    means, expected = _private_means(1e-9)
+    for mean in means:
+        np.testing.assert_allclose(mean, expected, rtol=1e-5)
+
+
+def test_noise_is_drawn_anew_in_each_call(in_process):
+    means, _ = _private_means(1.0)
+    assert means[0].tobytes() != means[1].tobytes()
+
+
+def test_clients_draw_each_their_own(in_process):
+    draw = tff.tensorflow.computation(lambda _: tf.random.uniform([]), _INT)
+    compute = tff.federated_computation(lambda x: tff.federated_map(draw, x), _INTS)
+    assert len({float(value) for value in compute([0] * 8) + compute([0] * 8)}) == 16
 
 
 # -- errors and ends -------------------------------------------------------------------------------------------

@@ -1,8 +1,13 @@
-"""Scores of a continual learner, from who scored what on which task when.
+"""What a continual learner achieved and forgot.
 
-Every function takes scores [C, T, T], `scores[c][t][i]` = score of client c on its task i after it learned
-task t (or [T, T] for one client). NaN or None stands for "no data", which is not a score of 0: entries i > t,
-an empty test set, a client that was away. They are left out of every mean; a mean over nothing is NaN.
+Every function takes scores [C, T, T], `scores[c][t][i]` = score of client c on its task i after it learned task t (or
+[T, T] for one client). NaN or None stands for "no data", which is not a score of 0: entries i > t, an empty test set, a
+client that was away. They are left out of every mean; a mean over nothing is NaN. InputError is raised for scores of
+another shape.
+
+NLL in nats serves as scores too (`higher_is_better=False`). Those of Paul, Frey, Kamath, Kersting, Mundt: Masked
+Autoencoders are Efficient Continual Federated Learners, 2023 (ConFedMADE), appendix B.3, figures 3 and 5, are
+`average_nll`, `base_task_nll` and `new_task_nll`.
 """
 
 from __future__ import annotations
@@ -45,20 +50,41 @@ def task_averaged_test_accuracy(accuracy: ArrayLike) -> float:
 
     >>> task_averaged_test_accuracy([[0.9, None], [0.5, 0.7]])
     0.6
-
-    Raises:
-      InputError: `accuracy` is not [C, T, T].
     """
     return mean_of_known(score_tensor(accuracy, "accuracy")[:, -1, :])
 
 
 def average_accuracy(accuracy: ArrayLike) -> np.ndarray:
-    """After each task t: mean over clients and over the tasks i <= t seen by then, float64 [T].
+    """After each task t: mean over clients and over the tasks i <= t seen by then, float64 [T]."""
+    return _mean_so_far(score_tensor(accuracy, "accuracy"))
 
-    Raises:
-      InputError: `accuracy` is not [C, T, T].
+
+def average_nll(nll: ArrayLike) -> np.ndarray:
+    """N_t after each task t: mean over clients and over the tasks i <= t seen by then, float64 [T].
+
+    >>> average_nll([[80.0, None], [84.0, 90.0]]).tolist()
+    [80.0, 87.0]
     """
-    return mean_so_far(score_tensor(accuracy, "accuracy"))
+    return _mean_so_far(score_tensor(nll, "nll"))
+
+
+def base_task_nll(nll: ArrayLike) -> np.ndarray:
+    """B_t = n[t, 0] after each task t: the first task's, mean over clients, float64 [T]; its rise is forgetting.
+
+    >>> base_task_nll([[80.0, None], [84.0, 90.0]]).tolist()
+    [80.0, 84.0]
+    """
+    return np.array([mean_of_known(after[:, 0]) for after in score_tensor(nll, "nll").swapaxes(0, 1)])
+
+
+def new_task_nll(nll: ArrayLike) -> np.ndarray:
+    """n[t, t] after each task t: the newest task's, mean over clients, float64 [T].
+
+    >>> new_task_nll([[80.0, None], [84.0, 90.0]]).tolist()
+    [80.0, 90.0]
+    """
+    tensor = score_tensor(nll, "nll")
+    return np.array([mean_of_known(tensor[:, t, t]) for t in range(tensor.shape[1])])
 
 
 def accuracy_by_task(scores: ArrayLike) -> np.ndarray:
@@ -70,16 +96,13 @@ def accuracy_by_task(scores: ArrayLike) -> np.ndarray:
 
     >>> accuracy_by_task([[[0.8, None], [0.6, 0.4]], [[None, None], [None, 0.8]]]).round(2).tolist()
     [[0.8, nan], [0.6, 0.6]]
-
-    Raises:
-      InputError: `scores` is not [C, T, T].
     """
     tensor = score_tensor(scores)
     num_tasks = tensor.shape[1]
     return np.array([[mean_of_known(tensor[:, t, i]) for i in range(num_tasks)] for t in range(num_tasks)])
 
 
-def mean_so_far(tensor: np.ndarray) -> np.ndarray:
+def _mean_so_far(tensor: np.ndarray) -> np.ndarray:
     """After each task t: mean of [C, T, T] over clients and tasks i <= t, float64 [T]."""
     return np.array([mean_of_known(tensor[:, t, : t + 1]) for t in range(tensor.shape[1])])
 
@@ -90,18 +113,16 @@ def forgetting(scores: ArrayLike, *, higher_is_better: bool = True) -> float:
     For accuracy, the forgetting measure of Chaudhry, Dokania, Ajanthan, Torr: Riemannian Walk for Incremental
     Learning, ECCV 2018: max_{i <= t < T-1} a[t, i] - a[T-1, i]. It is below 0 where later tasks helped. For
     losses (`higher_is_better=False`, e.g. NLL in nats) the rise over the best earlier loss, and never below
-    0: max(0, n[T-1, i] - min_{i <= t < T-1} n[t, i]). That is the average forgetting of Paul et al., Masked
-    Autoencoders are Efficient Continual Federated Learners, 2023 (ConFedMADE), appendix B.3, with the sign turned:
-    as printed, max(0, n[t, i] - n[T-1, i]), it would count what a loss has *fallen* by.
+    0: max(0, n[T-1, i] - min_{i <= t < T-1} n[t, i]). That is ConFedMADE's average forgetting (appendix B.3) with the
+    sign turned: as printed, max(0, n[t, i] - n[T-1, i]), it would count what a loss has *fallen* by.
 
     Returns:
       The mean, in the unit of `scores`; NaN with one task, where nothing can be forgotten yet.
-
-    Raises:
-      InputError: `scores` is not [C, T, T].
     """
     tensor = score_tensor(scores)
-    earlier = _lower_triangle(tensor)[:, :-1, :-1]
+    num_tasks = tensor.shape[1]
+    learned = np.tril(np.ones((num_tasks, num_tasks), bool))  # i <= t
+    earlier = np.where(learned, tensor, np.nan)[:, :-1, :-1]
     if not earlier.size:
         return float("nan")
     # Worst possible stand-ins for "no data" lose every comparison, and give no difference at all where alone.
@@ -121,9 +142,6 @@ def backward_transfer(scores: ArrayLike, *, higher_is_better: bool = True) -> fl
 
     Returns:
       The mean, in the unit of `scores`; NaN with one task.
-
-    Raises:
-      InputError: `scores` is not [C, T, T].
     """
     tensor = score_tensor(scores)
     when_learned = np.diagonal(tensor, axis1=1, axis2=2)[:, :-1]
@@ -168,9 +186,3 @@ def forward_transfer(scores: ArrayLike, baseline: ArrayLike | None, *, higher_is
         )
     change = mean_of_known(next_task - before[:, 1:])
     return change if higher_is_better else -change
-
-
-def _lower_triangle(tensor: np.ndarray) -> np.ndarray:
-    """The entries i <= t of [C, T, T]; NaN above, where a task was not learned yet."""
-    num_tasks = tensor.shape[1]
-    return np.where(np.tril(np.ones((num_tasks, num_tasks), bool)), tensor, np.nan)

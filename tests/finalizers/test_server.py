@@ -168,10 +168,10 @@ def test_adam_is_the_default_optimizer():
 
 def test_what_does_not_fit_is_said():
     for options, match in (
-        ({"steps": 0}, "steps: expected at least 1, found 0"),
-        ({"memory": 0}, "memory: expected at least 1"),
-        ({"batch_size": 0}, "batch_size: expected at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate: expected a positive number"),
+        ({"steps": 0}, "steps must be a whole number, 1 or more; got 0"),
+        ({"memory": 0}, "memory must be a whole number"),
+        ({"batch_size": 0}, "batch_size must be a whole number"),
+        ({"learning_rate": 0.0}, "learning_rate: expected a number above 0"),
     ):
         with pytest.raises(errors.InputError, match=match):
             ServerSideTraining(**options)
@@ -180,3 +180,78 @@ def test_what_does_not_fit_is_said():
     other = build_server_update(tff.TensorType(np.float32, [3]))
     with pytest.raises(errors.ContractError, match="inner finalizer is of"):
         build_server_side_training(other, CLASSIFIER, Sharing(rehearsing.encoder().encoder))
+
+
+# -- server update -----------------------------------------------------------------------------------------------------
+
+
+pytestmark = pytest.mark.usefixtures("tff_context")
+
+
+def run(finalizer, shared, *aggregates):
+    state = finalizer.initialize()
+    for aggregate in aggregates:
+        output = finalizer.next(state, shared, np.array(aggregate, np.float32))
+        state, shared = output.state, output.result
+    return shared, output
+
+
+def test_default_adds_the_aggregate_and_keeps_every_bit_where_it_is_zero():
+    shared = np.array([1.0, -7e-9, 0.0, 1e-30, 3.0, np.float32(0.1)], np.float32)
+    aggregate = [0.0, 0.0, -0.0, 0.0, -0.5, np.float32(0.2)]
+    finalizer = build_server_update(tff.TensorType(np.float32, [6]))
+    result, output = run(finalizer, shared, aggregate)
+    assert result[:4].tobytes() == shared[:4].tobytes()
+    np.testing.assert_array_equal(result, shared + np.array(aggregate, np.float32))
+    np.testing.assert_allclose(output.measurements["update_norm"], np.hypot(0.5, 0.2), rtol=1e-6)
+    assert output.measurements["rejected"] == 0
+
+
+def test_another_optimizer_steps_along_the_aggregate():
+    rate, beta_1, beta_2, epsilon = 0.1, 0.9, 0.99, 1e-3
+    optimizer = tff.learning.optimizers.build_adam(rate, beta_1, beta_2, epsilon)
+    aggregates = np.array([[1.0, -2.0], [0.5, 3.0], [0.0, 1.0]], np.float32)
+    finalizer = build_server_update(tff.TensorType(np.float32, [2]), optimizer)
+    result, _ = run(finalizer, np.zeros(2, np.float32), *aggregates)
+    first, second, expected = np.zeros(2), np.zeros(2), np.zeros(2)
+    for step, gradient in enumerate(-aggregates.astype(np.float64), 1):
+        first = beta_1 * first + (1 - beta_1) * gradient
+        second = beta_2 * second + (1 - beta_2) * gradient**2
+        scale = np.sqrt(1 - beta_2**step) / (1 - beta_1**step)
+        expected -= rate * scale * first / (np.sqrt(second) + epsilon)
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+def test_an_aggregate_that_is_not_finite_changes_nothing_and_is_reported():
+    optimizer = tff.learning.optimizers.build_sgdm(0.5, momentum=0.9)
+    finalizer = build_server_update(tff.TensorType(np.float32, [2]), optimizer)
+    shared = np.array([1.0, 2.0], np.float32)
+    spoiled, output = run(finalizer, shared, [1.0, 1.0], [np.nan, 1.0])
+    clean, _ = run(finalizer, shared, [1.0, 1.0])
+    np.testing.assert_array_equal(spoiled, clean)
+    assert output.measurements["rejected"] == 1
+    assert output.measurements["update_norm"] == 0.0
+    after_spoiled, _ = run(finalizer, shared, [1.0, 1.0], [np.nan, 1.0], [1.0, 0.0])
+    after_clean, _ = run(finalizer, shared, [1.0, 1.0], [1.0, 0.0])
+    np.testing.assert_array_equal(after_spoiled, after_clean)
+
+
+def test_an_optimizer_may_be_kept_to_the_first_entries():
+    optimizer = tff.learning.optimizers.build_adam(0.1)
+    aggregates = [[0.3, -0.2, 5.0], [0.1, 0.4, -2.0]]
+    whole = build_server_update(tff.TensorType(np.float32, [3]), optimizer, optimized=2)
+    result, output = run(whole, np.array([1.0, 2.0, 7.0], np.float32), *aggregates)
+    part = build_server_update(tff.TensorType(np.float32, [2]), optimizer)
+    expected, alone = run(part, np.array([1.0, 2.0], np.float32), *[a[:2] for a in aggregates])
+    np.testing.assert_array_equal(result, [*expected, 10.0])
+    assert output.measurements == alone.measurements
+    _, output = run(whole, result, [np.nan, 0.0, 1.0])
+    np.testing.assert_array_equal(output.result, result)
+    with pytest.raises(errors.ContractError, match="a vector of 4 entries or more"):
+        build_server_update(tff.TensorType(np.float32, [3]), optimizer, optimized=4)
+
+
+@pytest.mark.parametrize("wrong", [tff.TensorType(np.int32, [2]), tff.TensorType(np.float32, [None])])
+def test_another_shared_type_is_one_clear_error(wrong):
+    with pytest.raises(errors.ContractError, match="server update: shared_type should be a float32 tensor"):
+        build_server_update(wrong)
