@@ -6,11 +6,14 @@ import pytest
 from command_line import once, small_vectors
 from serving import Accident, assert_same_results, children, events, needs_network, serve
 
+from tffcl.algorithms.method import Method
+from tffcl.reports import run_plots
+
 pytestmark = [needs_network, pytest.mark.slow]
 
 # Two clients: their sums are the same to the bit, whoever makes them.
 RUN = (
-    "run", "fedseit", "--method", "fedavg", "--dataset", "sample", "--num-clients", "2", "--num-tasks", "2",
+    "run", "fedavg", "--data", "sample", "--num-clients", "2", "--num-tasks", "2",
     "--num-rounds", "2", "--num-epochs", "10", "--patience", "0", "--evaluate-every", "task", "--output-dir", "run",
 )  # fmt: skip
 
@@ -18,9 +21,6 @@ RUN = (
 @pytest.fixture(scope="module", name="start")
 def _start(run, tmp_path_factory):
     """Starts a run of small word vectors over workers; what this process has started since has to end with it."""
-    from tffcl import reports
-    from tffcl.commands import fedseit
-
     vectors = small_vectors(tmp_path_factory.mktemp("vectors"))
 
     def start(folder, workers, *more):
@@ -33,8 +33,8 @@ def _start(run, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         # What takes most of a short run's time and is the same each time.
-        patch.setattr(fedseit, "build_process", once(fedseit.build_process))
-        patch.setattr(reports, "write_plots", lambda _: [])
+        patch.setattr(Method, "process", once(Method.process))
+        patch.setattr(run_plots, "write_plots", lambda _: [])
         yield start
 
 
@@ -60,7 +60,7 @@ def history(folder):
 
 def lost(folder):
     """The addresses of the workers that the history says were lost."""
-    return [one["worker"] for event in history(folder) for one in event.get("worker_failures", [])]
+    return [failure["worker"] for event in history(folder) for failure in event.get("worker_failures", [])]
 
 
 def test_one_of_two_workers_is_killed(start, survivor, straight, tmp_path):
