@@ -1,9 +1,9 @@
-"""Local training: what all client works have in common, from variables, a loss and phases to a compiled round.
+"""Local training, common to all client works: from variables, a loss and phases to a compiled round.
 
-A work says which variables it trains, with what values a round begins, what a step loses, what held-out examples lose,
-and what comes of the round. Here stands the rest: one permutation an epoch, one `tf.while_loop` over epochs around one
-over steps, learning-rate decay and early stopping, penalties, and which rounds count. Nothing is traced again for
-another number of examples, and nothing leaves the computation before the round ends.
+A work declares its variables, their values at the start of a round, the losses of a step and of held-out examples, and
+the result of the round. The rest is here: one permutation an epoch, one `tf.while_loop` over epochs around one over
+steps, learning-rate decay and early stopping, penalties, and which rounds count. Nothing is traced again for another
+number of examples, and nothing leaves the computation before the round ends.
 """
 
 from __future__ import annotations
@@ -12,29 +12,27 @@ import abc
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import tensorflow as tf
 
 from tffcl.client_works import randomness
-from tffcl.client_works.evaluation import num_examples
-from tffcl.client_works.optimizers import LocalOptimizer, as_local_optimizer, empty_variable
+from tffcl.client_works.evaluation import Value, num_examples
+from tffcl.client_works.optimizers import as_local_optimizer, empty_variable
 from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.penalties import PenaltySet, StepView
 from tffcl.client_works.randomness import Step
+from tffcl.models.network import Tensors
 from tffcl.templates import ClientWork
-
-Tensors = Mapping[str, tf.Tensor]
-Value = Union[tf.Tensor, tuple[tf.Tensor, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
     """A float32 vector that is trained.
 
-    A million entries of FedSeIT's W_f among a client's local parameters need not be put together with the rest in
-    every step, only where a round begins and ends: several pieces are as many variables, each with a gradient and
-    optimizer slots of its own.
+    The million entries of FedSeIT's W_f among a client's local parameters need not be concatenated with the rest in
+    every step, only where a round begins and ends: each piece is a variable with a gradient and optimizer slots of its
+    own.
 
     Attributes:
       shape: of the vector; axes that are None are open until a round begins.
@@ -87,7 +85,7 @@ class Variables:
         }
 
     def whole(self) -> dict[str, tf.Tensor]:
-        """The values, each vector in one."""
+        """The values, the pieces of a vector concatenated."""
         return {name: tf.concat(value, 0) if isinstance(value, tuple) else value for name, value in self.read().items()}
 
     def groups(self, names: Sequence[str]) -> list[tuple[float, list[tf.Variable]]]:
@@ -118,7 +116,7 @@ class TrainingLoop:
     def __init__(self, config: LocalTraining, groups: Sequence[tuple[float, list[tf.Variable]]]):
         self._config = config
         self._groups = groups
-        self._optimizer: LocalOptimizer = as_local_optimizer(config.optimizer)
+        self._optimizer = as_local_optimizer(config.optimizer)
         self._slots = [self._optimizer.allocate(variables) for _, variables in groups]
 
     def run(
@@ -226,7 +224,7 @@ class Round:
       number: int32, the server's count of rounds.
       first: the values with which the variables begin.
       count: int32, rows that an epoch goes over.
-      extra: what a work computes once a round.
+      extra: values that a work computes once a round.
     """
 
     state: Tensors
@@ -243,8 +241,8 @@ class LocalWork(ClientWork):
 
     Attributes:
       training: epochs, batches, learning rate.
-      penalties: what is added to the objective; they act on the variable `penalised`.
-      penalised: name of the variable that penalties act on: what the server shares.
+      penalties: terms of the objective, on the variable `penalised`.
+      penalised: name of the variable that the server shares.
       phases: parts of a round; by default all variables train throughout.
     """
 
@@ -253,13 +251,20 @@ class LocalWork(ClientWork):
     penalised: str = "base"
     phases: tuple[Phase, ...] = (Phase(),)
 
+    def initial_state(self, key: tf.Tensor) -> dict[str, tf.Tensor]:
+        """A client's first state: its key, no task yet, and zeros, or no rows, elsewhere."""
+        zeros = {
+            name: tf.zeros([axis or 0 for axis in entry.shape], entry.dtype) for name, entry in self.state_type.items()
+        }
+        return {**zeros, "key": key, "task": tf.constant(-1), "schedule": fresh_schedule(self.training)}
+
     @abc.abstractmethod
     def trained(self) -> Mapping[str, Trained]:
         """The variables by name."""
 
     @abc.abstractmethod
     def begin_round(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor) -> Round:
-        """The values with which the variables begin, and what is computed once."""
+        """The values with which the variables begin, and those that are computed once."""
 
     @abc.abstractmethod
     def step_loss(
@@ -275,7 +280,7 @@ class LocalWork(ClientWork):
     def end_round(
         self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict
     ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        """What `train` returns; `changed` are the variables as they were trained, and `schedule`."""
+        """The result of `train`; `changed` are the trained variables, and `schedule`."""
 
     def logits(self, values: Mapping[str, Value], batch: Tensors, here: Round) -> tf.Tensor:
         """Class scores of a step's examples under other values, for penalties that distill.
@@ -352,13 +357,15 @@ def accept_round(
     finite: tf.Tensor,
     metrics: Tensors,
 ) -> tuple[Tensors, Tensors, tf.Tensor, OrderedDict]:
-    """Leaves a client out that has no examples or whose parameters are not finite; what `ClientWork.train` returns.
+    """Accepts or rejects a client's round, the result of `ClientWork.train`.
+
+    A client without examples, or whose parameters are not finite, is left out: weight 0, nothing sent, its old state.
 
     Args:
       trained: entries of the state as training left them, `schedule` among them.
       here: the round.
-      upload: the client's vector as it would be sent, float32 `[n]`.
-      sent: which entries of it would be, bool `[n]`.
+      upload: the client's vector, float32 `[n]`.
+      sent: which entries of it are sent, bool `[n]`.
       before: the server's vector, float32 `[n]`.
       finite: bool scalar, whether all trained parameters are.
       metrics: of `TrainingLoop.run`.

@@ -58,7 +58,7 @@ class Decomposition(Options):
       sparsity: lambda_1, weight of the L1 norm of sigmoid(m) and A, and the size below which A is pruned when it
         is sent and evaluated.
       retention: lambda_2, weight of the retroactive penalty.
-      retention_form: 'closed_form' or 'gradient' (`tffcl.client_works.retention`).
+      retention_form: 'closed_form' or 'gradient' (`tffcl.client_works.decomposed`).
       adaptive_factor: a task's A starts at B / adaptive_factor.
       mask_start: sigmoid(m) at the start of a task.
       gate_cutoff: entries of B whose sigmoid(m) is at most this are not sent (ConFedMADE table 4).

@@ -22,7 +22,6 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl import client_works, datasets, models
-from tffcl.client_works import evaluation
 from tffcl.program import scoring
 from tffcl.program.state import RunState
 from tffcl.templates import ContinualProcess
@@ -151,7 +150,7 @@ def _under_pattern(network: Any, key: Any, parameters: tuple[Any, Any], task: An
     context, rows = (
         {name: tf.constant(value) for name, value in each.items()} for each in (task.test_context, task.test)
     )
-    masked = evaluation.masked(network, kernels, tf.convert_to_tensor(key), pattern)
+    masked = kernels * network.connectivity(tf.convert_to_tensor(key), pattern)
     return network.losses(masked, local, None, context, rows, None).numpy()
 
 

@@ -19,7 +19,7 @@ from tffcl.algorithms.fil_ver import Rehearsal
 from tffcl.client_works import LocalTraining, RehearsalModel, randomness
 from tffcl.experiment.sources import checksum
 from tffcl.models.encoders import mean_of
-from tffcl.models.options import EncoderConfig
+from tffcl.models.registry import EncoderConfig
 from tffcl.transfers import archive
 
 logger = logging.getLogger(__name__)
