@@ -68,6 +68,12 @@ def check_between_0_and_1(name: str, value: float) -> None:
         raise InputError(f"{name}: expected a number between 0 and 1, found {value!r}")
 
 
+def check_whole(name: str, value: object, least: int, error: type[InputError] = InputError) -> None:
+    """Raises `error` unless `value` is a whole number, `least` or more."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
+        raise error(f"{name} must be a whole number, {least} or more; got {value!r}")
+
+
 def run_exists(folder: object) -> RunError:
     """The error for a run directory that may not be written over."""
     return RunError(f"{folder} holds a run already: go on with it (--resume), or give another directory")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -76,7 +77,8 @@ class FusedAdam(LocalOptimizer):
         return power_1, power_2
 
 
-class _Spec(NamedTuple):
+@dataclasses.dataclass(frozen=True)  # not a tuple, which optimizers would take for a structure of variables
+class _Spec:
     """As `tf.TensorSpec`, with the shape that a variable has when the computation runs."""
 
     shape: tf.Tensor

@@ -14,13 +14,12 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tffcl import models, program, streams
+from tffcl import archive, models, program, streams
 from tffcl.algorithms.fil_ver import Rehearsal
 from tffcl.client_works import LocalTraining, RehearsalModel, randomness
 from tffcl.experiment.sources import checksum
 from tffcl.models.encoders import mean_of
 from tffcl.models.registry import EncoderConfig
-from tffcl.transfers import archive
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Optional
 
 from tffcl.errors import InputError
 from tffcl.options import OptionError, Options, option
-from tffcl.runtime import health
+from tffcl.runtime import worker
 
 SEED_LIMIT = 2**32 - 1  # what gensim and numpy take
 SCENARIOS = ("non-iid", "sequence", "domains")
@@ -185,7 +185,7 @@ class Runtime(Options):
                 "client_dir", f"must be an absolute path on the machines of --workers; found {self.client_dir}"
             )
         if remote:
-            health.check_addresses(self.addresses, "--workers")
+            worker.check_addresses(self.addresses, "--workers")
 
     @property
     def addresses(self) -> list[str]:

@@ -26,8 +26,7 @@ from tffcl.client_works.sharing import Sharing
 from tffcl.models.embedding_classifier import MLP
 from tffcl.models.encoders import draw
 from tffcl.templates import FinalizerProcess
-from tffcl.templates.entries import ordered
-from tffcl.templates.placed import at_server
+from tffcl.templates.tff_types import at_server, ordered
 
 Tensors = Mapping[str, tf.Tensor]
 

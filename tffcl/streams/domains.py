@@ -12,10 +12,9 @@ from typing import Union
 
 import numpy as np
 
-from tffcl.errors import StreamError
-from tffcl.streams.division import hold_out
+from tffcl.errors import StreamError, check_whole
+from tffcl.streams.division import SHUFFLE, check_share, generator, hold_out
 from tffcl.streams.enrollment import Enrollment
-from tffcl.streams.request import SHUFFLE, check_count, check_share, generator
 from tffcl.streams.stream import Task, TaskStream
 
 _Labels = Union[Sequence[int], np.ndarray]  # row -> label of the domain, integer [n]; -1 for a row outside it
@@ -67,7 +66,12 @@ def domain_sequence(
       StreamError: settings out of range, an enrolment of another size, or too few examples; the message says what
         would be possible.
     """
-    _check_numbers(num_clients, examples_per_task, validation_share, test_examples, seed)
+    check_whole("num_clients", num_clients, 1, StreamError)
+    check_whole("examples_per_task", examples_per_task, 1, StreamError)
+    check_whole("seed", seed, 0, StreamError)
+    if test_examples is not None:
+        check_whole("test_examples", test_examples, 1, StreamError)
+    check_share("validation_share", validation_share, below_one=True)
     trains, tests = _checked(train_labels, "train_labels"), _checked(test_labels, "test_labels")
     if len(trains) != len(tests) or not trains:
         raise StreamError(
@@ -76,29 +80,27 @@ def domain_sequence(
         )
     enrollment = Enrollment.full(num_clients, len(trains)) if enrollment is None else enrollment
     enrollment.require_size(num_clients, len(trains))
-    num_labels = 1 + max(max(rows.max(initial=-1) for rows in sets) for sets in (trains, tests))
+    active = [enrollment.active(task) for task in range(len(trains))]
+    num_labels = 1 + max(int(rows.max(initial=-1)) for rows in (*trains, *tests))
     if not num_labels:
         raise StreamError("train_labels: no domain has any example; all labels are -1")
-    drawer = _Drawer(trains, _checked_base(shared_base, trains, tests), int(num_labels), num_clients, int(seed))
-    train = drawer.draw(int(examples_per_task), enrollment)
-    test = [
-        _divided(rows, enrollment.active(task), test_examples, (int(seed), task)) for task, rows in enumerate(tests)
+    draw = _Draw(trains, _checked_base(shared_base, trains, tests), num_labels, num_clients, int(seed))
+    train = draw.examples(int(examples_per_task), active)
+    test = [_dealt(rows, active[task], test_examples, int(seed), task) for task, rows in enumerate(tests)]
+    none, labels = np.zeros(0, np.int64), tuple(range(num_labels))
+    clients = [
+        tuple(
+            Task(c, t, labels, *hold_out(train[t].get(c, []), validation_share), test[t].get(c, none))
+            for t in range(len(trains))
+        )
+        for c in range(num_clients)
     ]
-    none = np.zeros(0, np.int64)
-    clients = []
-    for client in range(num_clients):
-        tasks = []
-        for task in range(len(trains)):
-            learnt, held = hold_out(train[task].get(client, []), validation_share)
-            tested = test[task].get(client, none)
-            tasks.append(Task(client, task, tuple(range(num_labels)), learnt, held, tested))
-        clients.append(tuple(tasks))
     return TaskStream("domain_sequence", tuple(clients))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Drawer:
-    """Draws the training examples of all clients and tasks."""
+class _Draw:
+    """The random draw of the training examples of all clients and tasks."""
 
     labels: list[np.ndarray]  # for each domain int64 [n]
     base: list[int]
@@ -106,22 +108,20 @@ class _Drawer:
     num_clients: int
     seed: int
 
-    def draw(self, examples: int, enrollment: Enrollment) -> list[dict[int, list[np.ndarray]]]:
+    def examples(self, count: int, active: Sequence[Sequence[int]]) -> list[dict[int, list[np.ndarray]]]:
         """For each task and client enrolled in it the rows of each label, in random order."""
-        active = [enrollment.active(task) for task in range(len(self.labels))]
-        self._require(examples, active)
-        everybody = [tuple(range(self.num_clients))] * len(self.labels)
-        parts, fresh = self._parts(examples, everybody)
+        self._require(count, active)
+        parts, fresh = self._parts(count, [range(self.num_clients)] * len(self.labels))
         if not fresh:
-            parts, _ = self._parts(examples, active)
+            parts, _ = self._parts(count, active)
         return [{client: part[client] for client in clients} for clients, part in zip(active, parts)]
 
-    def _parts(self, examples: int, clients: Sequence[Sequence[int]]) -> tuple[list[dict[int, list[np.ndarray]]], bool]:
-        """As `draw` for given clients of each task, and whether there were enough examples never shown before."""
+    def _parts(self, count: int, clients: Sequence[Sequence[int]]) -> tuple[list[dict[int, list[np.ndarray]]], bool]:
+        """The rows for the clients of each task, and whether there were enough examples never shown before."""
         shown = {number: np.zeros(len(labels), np.int64) for number, labels in zip(self.base, self.labels)}
         parts, fresh = [], True
         for task, labels in enumerate(self.labels):
-            times, counts = shown[self.base[task]], self._counts(examples, task)
+            times, counts = shown[self.base[task]], self._counts(count, task)
             part: dict[int, list[np.ndarray]] = {client: [] for client in clients[task]}
             for label in range(self.num_labels):
                 rows = generator(self.seed, SHUFFLE, _TRAIN, task, label).permutation(np.flatnonzero(labels == label))
@@ -130,50 +130,47 @@ class _Drawer:
                 taken = rows[: ends[-1]] if len(ends) else rows[:0]
                 fresh = fresh and len(taken) == ends[-1:].sum() and not times[taken].any()
                 times[taken] += 1
-                for client, rows_of in zip(clients[task], np.split(taken, ends[:-1])):
-                    part[client].append(rows_of)
+                for client, own in zip(clients[task], np.split(taken, ends[:-1])):
+                    part[client].append(own)
             parts.append(part)
         return parts, bool(fresh)
 
-    def _counts(self, examples: int, task: int) -> np.ndarray:
+    def _counts(self, count: int, task: int) -> np.ndarray:
         """int64 [C, L]: examples of each label at each client; where 1 is left over, it goes from label to label."""
-        least, left = divmod(examples, self.num_labels)
+        least, left = divmod(count, self.num_labels)
         counts = np.full([self.num_clients, self.num_labels], least, np.int64)
         for client in range(self.num_clients):
             counts[client, (client * left + task + np.arange(left)) % self.num_labels] += 1
         return counts
 
-    def _require(self, examples: int, active: Sequence[Sequence[int]]) -> None:
+    def _require(self, count: int, active: Sequence[Sequence[int]]) -> None:
         """Raises StreamError where a domain has too few examples of a label for the clients enrolled in it."""
-        short = self._short(examples, active)
-        if short is None:
+        shortage = self._shortage(count, active)
+        if shortage is None:
             return
-        task, label, found, needed = short
+        task, label, available, needed = shortage
         # No more than all examples of the smallest domain, divided over its clients.
         most = min(int((rows >= 0).sum()) // len(who) for rows, who in zip(self.labels, active) if who)
-        top = min(examples - 1, most)
-        possible = next((n for n in range(top, 0, -1) if self._short(n, active) is None), None)
+        smaller = range(min(count - 1, most), 0, -1)
+        possible = next((n for n in smaller if self._shortage(n, active) is None), None)
         advice = "enrol fewer clients" if possible is None else f"ask for {possible} or fewer, or fewer clients"
         raise StreamError(
-            f"examples_per_task={examples}: domain {task} has {found} training examples of label {label}, its "
+            f"examples_per_task={count}: domain {task} has {available} training examples of label {label}, its "
             f"{len(active[task])} clients need {needed}: {advice}"
         )
 
-    def _short(self, examples: int, active: Sequence[Sequence[int]]) -> tuple[int, int, int, int] | None:
-        """The first (domain, label, examples found, examples needed) with too few."""
+    def _shortage(self, count: int, active: Sequence[Sequence[int]]) -> tuple[int, int, int, int] | None:
+        """The first (domain, label, examples available, examples needed) with too few."""
         for task, labels in enumerate(self.labels):
-            found = np.bincount(labels[labels >= 0], minlength=self.num_labels)
-            needed = self._counts(examples, task)[list(active[task])].sum(axis=0)
-            for label in np.flatnonzero(needed > found):
-                return task, int(label), int(found[label]), int(needed[label])
+            available = np.bincount(labels[labels >= 0], minlength=self.num_labels)
+            needed = self._counts(count, task)[list(active[task])].sum(axis=0)
+            for label in np.flatnonzero(needed > available):
+                return task, int(label), int(available[label]), int(needed[label])
         return None
 
 
-def _divided(
-    labels: np.ndarray, clients: Sequence[int], most: int | None, seeds: tuple[int, int]
-) -> dict[int, np.ndarray]:
-    """For each client its part (int64) of the rows of a domain, of at most `most` rows in all."""
-    seed, task = seeds
+def _dealt(labels: np.ndarray, clients: Sequence[int], most: int | None, seed: int, task: int) -> dict[int, np.ndarray]:
+    """For each client its part (int64) of the test rows of a domain, of at most `most` rows in all."""
     rows = generator(seed, SHUFFLE, _TEST, task).permutation(np.flatnonzero(labels >= 0))
     rows = rows[np.argsort(labels[rows], kind="stable")]
     counts = np.bincount(labels[rows])
@@ -181,27 +178,13 @@ def _divided(
     # the first of every label, then the second of every label, ...: any start of this is balanced
     chosen = np.sort(np.argsort(rank, kind="stable")[: len(rows) if most is None else most])
     dealt = rows[chosen]  # label by label, so that dealing divides every label evenly
-    return {client: dealt[place :: len(clients)] for place, client in enumerate(clients)}
-
-
-def _check_numbers(
-    num_clients: object, examples: object, validation_share: float, test_examples: object, seed: object
-) -> None:
-    check_count("num_clients", num_clients, 1)
-    check_count("examples_per_task", examples, 1)
-    check_count("seed", seed, 0)
-    if test_examples is not None:
-        check_count("test_examples", test_examples, 1)
-    check_share("validation_share", validation_share)
-    if validation_share == 1:
-        raise StreamError("validation_share=1 leaves nothing to learn from; it must be below 1")
+    return {client: dealt[index :: len(clients)] for index, client in enumerate(clients)}
 
 
 def _checked(labels: Sequence[_Labels], name: str) -> list[np.ndarray]:
-    """For each domain int64 [n], checked."""
-    checked = []
-    for domain, one in enumerate(labels):
-        array = np.asarray(one)
+    """For each domain int64 [n]."""
+    arrays = [np.asarray(rows) for rows in labels]
+    for domain, array in enumerate(arrays):
         if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
             raise StreamError(
                 f"{name}[{domain}]: expected a flat sequence of whole labels, one for each row of the domain, got "
@@ -212,21 +195,16 @@ def _checked(labels: Sequence[_Labels], name: str) -> list[np.ndarray]:
                 f"{name}[{domain}]: row {array.argmin()} has label {array.min()}; expected 0 or more, or -1 for a row "
                 "outside the domain"
             )
-        checked.append(array.astype(np.int64))
-    return checked
+    return [array.astype(np.int64) for array in arrays]
 
 
 def _checked_base(
     shared_base: Sequence[int] | None, trains: Sequence[np.ndarray], tests: Sequence[np.ndarray]
 ) -> list[int]:
-    """For each domain the number of its images.
-
-    Raises:
-      StreamError: not one for each domain, or domains said to be over the same images have different numbers of rows.
-    """
+    """For each domain the number of its images; domains with the same number have equally many rows."""
     if shared_base is None:
         return list(range(len(trains)))
-    base = [int(one) for one in shared_base]
+    base = [int(number) for number in shared_base]
     if len(base) != len(trains):
         raise StreamError(f"shared_base has {len(base)} numbers; expected one for each of {len(trains)} domains")
     for domain, number in enumerate(base):

@@ -1,4 +1,4 @@
-"""Cumulative replay and the offline forms, against unions made by hand."""
+"""Cumulative replay and the offline forms, against unions made by hand; fewer test documents, and nothing else."""
 
 import hypothesis
 import numpy as np
@@ -23,6 +23,11 @@ def by_hand():
         Task(1, 1, (1,), train=[9], validation=[4], test=[0, 1]),
     )
     return TaskStream("hand", (first, second), (3,))
+
+
+def test_a_task_that_a_stream_does_not_have():
+    with pytest.raises(StreamError, match="no task 9 of client 0: clients are 0..1, tasks 0..1"):
+        by_hand().task(0, 9)
 
 
 def content(stream):
@@ -85,3 +90,34 @@ def test_an_example_that_one_task_learns_from_and_another_validates_with():
     )
     with pytest.raises(StreamError, match="task 1 of client 0: train and validation share documents"):
         streams.cumulative(TaskStream("hand", (tasks,)))
+
+
+REPEATED = np.repeat(np.arange(4), 30)
+STREAM = streams.non_iid(REPEATED, np.repeat(np.arange(4), 25), num_clients=3, num_tasks=2, labels_per_task=2)
+
+
+def test_only_the_test_documents_become_fewer():
+    found = streams.fewer_tests(STREAM, 20)
+    for before, after in zip(STREAM.tasks, found.tasks):
+        for old, new in zip(before, after):
+            assert (new.client, new.task, new.labels) == (old.client, old.task, old.labels)
+            assert np.array_equal(new.train, old.train)
+            assert np.array_equal(new.validation, old.validation)
+            assert (len(old.test), len(new.test), len(set(new.test))) == (50, 20, 20)
+            assert set(new.test) <= set(old.test)
+    assert found.name == STREAM.name
+
+
+def test_the_draw_hangs_from_the_seed_and_differs_between_tasks():
+    def drawn(**seed):
+        return [tuple(task.test) for tasks in streams.fewer_tests(STREAM, 20, **seed).tasks for task in tasks]
+
+    assert drawn() == drawn()
+    assert drawn() != drawn(seed=1)
+    assert len(set(drawn())) == 6
+
+
+def test_a_task_that_has_no_more_stays_as_it_is():
+    assert streams.fewer_tests(STREAM, 50).tasks == STREAM.tasks
+    with pytest.raises(StreamError, match="most must be a whole number, 1 or more; got 0"):
+        streams.fewer_tests(STREAM, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from tffcl import streams
 from tffcl.errors import InputError, StreamError
-from tffcl.streams import division, labels
+from tffcl.streams import division
 
 LABELS = np.arange(600) % 6
 BESIDE = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -84,13 +84,13 @@ def test_each_task_gets_min_documents_of_every_label():
 )
 def test_tight_capacities_are_always_filled(capacities):
     for seed in range(50):
-        picks = labels.pick_labels(capacities, 3, 2, np.random.default_rng(seed))
+        picks = division.pick_labels(capacities, 3, 2, np.random.default_rng(seed))
         assert all(len(set(pick)) == 2 for pick in picks)
         assert all(sum(label in pick for pick in picks) <= n for label, n in capacities.items())
 
 
 def test_labels_are_picked_uniformly_where_documents_abound():
-    picks = labels.pick_labels(dict.fromkeys(range(6), 6000), 6000, 4, np.random.default_rng(0))
+    picks = division.pick_labels(dict.fromkeys(range(6), 6000), 6000, 4, np.random.default_rng(0))
     counts = np.bincount(np.concatenate(picks))
     # Binomial(6000, 2/3): standard deviation 36.5.
     assert np.abs(counts - 4000).max() < 4 * 36.5
