@@ -37,8 +37,8 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import randomness
-from tffcl.client_works.evaluation import Model, Value, num_examples, of_task
-from tffcl.client_works.local_training import Phase, Round, Trained, accept_round, all_finite, fresh_schedule
+from tffcl.client_works.evaluation import Model, num_examples, of_task
+from tffcl.client_works.local_training import Phase, Result, Round, StepLoss, Trained, Values, all_finite
 from tffcl.client_works.options import Decomposition, LocalTraining
 from tffcl.client_works.penalties import Measure, Penalties, PenaltySet
 from tffcl.client_works.plain import NetworkWork
@@ -158,7 +158,7 @@ class DecomposedWork(NetworkWork):
         self.shared_type = floats(size + sum(part.stop - part.start for part in self._dense.values()))
         self.knowledge_size = size
 
-    def model(self, values: Mapping[str, Value], state: Tensors) -> Model:
+    def model(self, values: Values, state: Tensors) -> Model:
         layout = self.network.kernels
         kernels = decomposed_kernel(layout, values["base"], values["mask_logits"], values["adaptive"])
         if self._adds_foreign:
@@ -236,8 +236,8 @@ class DecomposedWork(NetworkWork):
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
         options, network = self.options, self.network
-        task = state["task"] + 1
-        key = randomness.fold(state["key"], task)
+        begun = self.next_task(state)
+        key = randomness.fold(state["key"], begun["task"])
         logit = math.log(options.mask_start / (1.0 - options.mask_start))
         local = network.initial_local(randomness.fold(key, randomness.LOCAL))
         masks, past, reference = state["past_mask_logits"], state["past_adaptive"], state["past_reference"]
@@ -246,8 +246,7 @@ class DecomposedWork(NetworkWork):
             reference = decomposed_kernel(network.kernels, state["base"], masks, past)
         new = dict(
             state,
-            task=task,
-            schedule=fresh_schedule(self.training),
+            **begun,
             mask_logits=tf.fill([network.kernels.mask_size], tf.constant(logit, tf.float32)),
             adaptive=self._supported(self.base_in(state["base"], shared) / options.adaptive_factor, state),
             attention=network.initial_attention(randomness.fold(key, randomness.ATTENTION)),
@@ -302,9 +301,7 @@ class DecomposedWork(NetworkWork):
         connectivity = self.connectivity(state["plan"], number)
         return Round(state, shared, data, number, first, num_examples(data["train"]), connectivity)
 
-    def step_loss(
-        self, values: Mapping[str, Value], rows: tf.Tensor, step: Step, here: Round
-    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
+    def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
         """FedSeIT eq. 5 and ConFedMADE eq. 6 on one batch."""
         options, state = self.options, here.state
         connectivity, batch = here.extra(step), self.network.batch(here.data["train"], rows)
@@ -323,16 +320,14 @@ class DecomposedWork(NetworkWork):
             objective += options.retention * moved + options.sparsity * absolute_sum(past)
         return objective, task_loss, batch
 
-    def end_round(
-        self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+    def end_round(self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict) -> Result:
         changed["trained"] = here.state["trained"] + 1
         importance = self._importance(changed, here.state, here.data, here.number)
         entries, _ = self.penalties.end_round(here.state, changed["base"], importance)
         changed.update(entries)
         finite = all_finite(value for name, value in changed.items() if name not in ("schedule", "trained"))
         upload, sent = self.outgoing(changed, here.shared, self._support(here.state))
-        kept, update, weight, metrics = accept_round(changed, here, upload, sent, here.shared, finite, metrics)
+        kept, update, weight, metrics = self.accept_round(changed, here, upload, sent, here.shared, finite, metrics)
         metrics["open_gates"] = tf.reduce_mean(tf.cast(self.gate(kept["mask_logits"]), tf.float32))
         return kept, update, weight, metrics
 

@@ -96,6 +96,11 @@ class Variables:
         return sorted(by_scale.items(), key=lambda item: item[0] != 1.0)
 
 
+Values = Mapping[str, Value]  # of the variables
+# Objective without penalties, mean task loss, and the examples of a step.
+StepLoss = tuple[tf.Tensor, tf.Tensor, Tensors]
+# The result of `ClientWork.train`: changed entries of the state, update, weight, metrics.
+Result = tuple[Tensors, Tensors, tf.Tensor, Tensors]
 # From the numbers of a step's examples, int32 `[n]`, to (objective, task loss).
 LossFn = Callable[[tf.Tensor, Step], "tuple[tf.Tensor, tf.Tensor]"]
 
@@ -258,6 +263,10 @@ class LocalWork(ClientWork):
         }
         return {**zeros, "key": key, "task": tf.constant(-1), "schedule": fresh_schedule(self.training)}
 
+    def next_task(self, state: Tensors) -> dict[str, tf.Tensor]:
+        """Entries of the state as another task begins: its number and a fresh schedule."""
+        return {"task": state["task"] + 1, "schedule": fresh_schedule(self.training)}
+
     @abc.abstractmethod
     def trained(self) -> Mapping[str, Trained]:
         """The variables by name."""
@@ -267,22 +276,56 @@ class LocalWork(ClientWork):
         """The values with which the variables begin, and those that are computed once."""
 
     @abc.abstractmethod
-    def step_loss(
-        self, values: Mapping[str, Value], rows: tf.Tensor, step: Step, here: Round
-    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
-        """Objective without penalties, mean task loss, and the step's examples, for rows number `rows`, int32 `[n]`."""
+    def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
+        """Losses of the rows number `rows`, int32 `[n]`."""
 
     @abc.abstractmethod
-    def held_out_loss(self, values: Mapping[str, Value], here: Round) -> tf.Tensor:
+    def held_out_loss(self, values: Values, here: Round) -> tf.Tensor:
         """Mean loss of the held-out examples, not finite without any."""
 
     @abc.abstractmethod
-    def end_round(
-        self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+    def end_round(self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict) -> Result:
         """The result of `train`; `changed` are the trained variables, and `schedule`."""
 
-    def logits(self, values: Mapping[str, Value], batch: Tensors, here: Round) -> tf.Tensor:
+    def accept_round(
+        self,
+        trained: Tensors,
+        here: Round,
+        upload: tf.Tensor,
+        sent: tf.Tensor,
+        before: tf.Tensor,
+        finite: tf.Tensor,
+        metrics: Tensors,
+    ) -> tuple[Tensors, Tensors, tf.Tensor, OrderedDict]:
+        """Accepts or rejects a client's round, the result of `ClientWork.train`.
+
+        A client without examples, or whose parameters are not finite, is left out: it has weight 0, sends nothing and
+        keeps its state.
+
+        Args:
+          trained: entries of the state as training left them, `schedule` among them.
+          here: the round.
+          upload: the client's vector, float32 `[n]`.
+          sent: which entries of it are sent, bool `[n]`.
+          before: the server's vector, float32 `[n]`.
+          finite: bool scalar, whether all trained parameters are.
+          metrics: of `TrainingLoop.run`.
+        """
+        examples = num_examples(here.data["train"])
+        present = tf.logical_and(finite, examples > 0)
+        kept = _where(present, trained, here.state)
+        sent = tf.logical_and(sent, present)
+        update = OrderedDict(delta=tf.where(sent, upload - before, 0.0), sent=sent)
+        weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)
+        reported = OrderedDict(
+            metrics,
+            sent=tf.reduce_sum(tf.cast(sent, tf.int32)),
+            non_finite=tf.cast(tf.logical_not(finite), tf.int32),
+            learning_rate=kept["schedule"][0],
+        )
+        return kept, update, weight, reported
+
+    def logits(self, values: Values, batch: Tensors, here: Round) -> tf.Tensor:
         """Class scores of a step's examples under other values, for penalties that distill.
 
         Raises:
@@ -290,12 +333,10 @@ class LocalWork(ClientWork):
         """
         raise NotImplementedError(f"{type(self).__name__} has no class scores")
 
-    def train(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+    def train(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor) -> Result:
         return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
 
-    def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
+    def trainer(self) -> Callable[..., Result]:
         """Allocates the variables of local training and returns the compiled round, `train` without its types."""
         variables = Variables(self.trained())
         loops = [
@@ -307,9 +348,7 @@ class LocalWork(ClientWork):
         ]
 
         @tf.function(autograph=False, reduce_retracing=True)
-        def run(
-            state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-        ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+        def run(state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor) -> Result:
             here = self.begin_round(state, shared, data, round_num)
             variables.assign(here.first)
             penalty = self.penalties.term(state, shared, here.first[self.penalised])
@@ -340,52 +379,12 @@ class LocalWork(ClientWork):
         return run
 
 
-# -- which rounds count -------------------------------------------------------------------------------------------
-
-
 def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
     """Whether no entry of any tensor is NaN or infinite: a bool scalar."""
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
 
 
-def accept_round(
-    trained: Tensors,
-    here: Round,
-    upload: tf.Tensor,
-    sent: tf.Tensor,
-    before: tf.Tensor,
-    finite: tf.Tensor,
-    metrics: Tensors,
-) -> tuple[Tensors, Tensors, tf.Tensor, OrderedDict]:
-    """Accepts or rejects a client's round, the result of `ClientWork.train`.
-
-    A client without examples, or whose parameters are not finite, is left out: weight 0, nothing sent, its old state.
-
-    Args:
-      trained: entries of the state as training left them, `schedule` among them.
-      here: the round.
-      upload: the client's vector, float32 `[n]`.
-      sent: which entries of it are sent, bool `[n]`.
-      before: the server's vector, float32 `[n]`.
-      finite: bool scalar, whether all trained parameters are.
-      metrics: of `TrainingLoop.run`.
-    """
-    examples = num_examples(here.data["train"])
-    present = tf.logical_and(finite, examples > 0)
-    kept = where(present, trained, here.state)
-    sent = tf.logical_and(sent, present)
-    update = OrderedDict(delta=tf.where(sent, upload - before, 0.0), sent=sent)
-    weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)
-    reported = OrderedDict(
-        metrics,
-        sent=tf.reduce_sum(tf.cast(sent, tf.int32)),
-        non_finite=tf.cast(tf.logical_not(finite), tf.int32),
-        learning_rate=kept["schedule"][0],
-    )
-    return kept, update, weight, reported
-
-
-def where(condition: tf.Tensor, new: Tensors, old: Tensors) -> dict[str, tf.Tensor]:
+def _where(condition: tf.Tensor, new: Tensors, old: Tensors) -> dict[str, tf.Tensor]:
     """The tensors of `new` where a bool scalar holds, else those of `old` by the same names.
 
     `tf.where` would walk through every entry of both; here one of the two is handed on as it is.

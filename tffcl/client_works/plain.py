@@ -16,8 +16,8 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import randomness
-from tffcl.client_works.evaluation import Model, Value, num_examples, of_task
-from tffcl.client_works.local_training import LocalWork, Phase, Round, Trained, accept_round, all_finite, fresh_schedule
+from tffcl.client_works.evaluation import Model, num_examples, of_task
+from tffcl.client_works.local_training import LocalWork, Phase, Result, Round, StepLoss, Trained, Values, all_finite
 from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.penalties import Measure, Penalties, PenaltySet, diagonal_fisher
 from tffcl.client_works.randomness import Step
@@ -41,7 +41,7 @@ class NetworkWork(LocalWork):
         self.plan_size = self.masks.plan_size
 
     @abc.abstractmethod
-    def model(self, values: Mapping[str, Value], state: Tensors) -> Model:
+    def model(self, values: Values, state: Tensors) -> Model:
         """The network with the variables' values."""
 
     def initialize_plan(self) -> tf.Tensor:
@@ -73,12 +73,12 @@ class NetworkWork(LocalWork):
 
         return of_step
 
-    def logits(self, values: Mapping[str, Value], batch: Tensors, here: Round) -> tf.Tensor:
+    def logits(self, values: Values, batch: Tensors, here: Round) -> tf.Tensor:
         if not isinstance(self.network, Classifier):
             return super().logits(values, batch, here)
         return self.model(values, here.state).logits(here.data["context"], batch)
 
-    def held_out_loss(self, values: Mapping[str, Value], here: Round) -> tf.Tensor:
+    def held_out_loss(self, values: Values, here: Round) -> tf.Tensor:
         return self.model(values, here.state).mean_loss(here.data["context"], here.data["validation"])
 
     def fisher(
@@ -138,7 +138,7 @@ class PlainWork(NetworkWork):
         if penalties.shared_size:
             self.largest_value = admission.LARGEST**3  # squares of gradients, times kernels
 
-    def model(self, values: Mapping[str, Value], state: Tensors) -> Model:
+    def model(self, values: Values, state: Tensors) -> Model:
         attention = tf.zeros(self.network.attention_shape)
         return Model(self.network, values["base"], values["local"], attention, state["plan"])
 
@@ -147,10 +147,9 @@ class PlainWork(NetworkWork):
         return self.penalties.extended(self.network.initial_kernels(key))
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
-        task = state["task"] + 1
-        key = randomness.fold(randomness.fold(state["key"], task), randomness.LOCAL)
-        local = self.network.initial_local(key)
-        return dict(state, task=task, schedule=fresh_schedule(self.training), local=local)
+        begun = self.next_task(state)
+        key = randomness.fold(randomness.fold(state["key"], begun["task"]), randomness.LOCAL)
+        return dict(state, **begun, local=self.network.initial_local(key))
 
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
         past = tf.concat([state["past_local"], state["local"][None]], 0)
@@ -167,16 +166,12 @@ class PlainWork(NetworkWork):
         connectivity = self.connectivity(state["plan"], number)
         return Round(state, shared, data, number, first, num_examples(data["train"]), connectivity)
 
-    def step_loss(
-        self, values: Mapping[str, Value], rows: tf.Tensor, step: Step, here: Round
-    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
+    def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
         batch, model = self.network.batch(here.data["train"], rows), self.model(values, here.state)
         loss = tf.reduce_mean(model.losses(here.data["context"], batch, here.extra(step), step.key))
         return loss, loss, batch
 
-    def end_round(
-        self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+    def end_round(self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict) -> Result:
         fisher = self.fisher(self.model(changed, here.state), here.state, here.data, here.number)
         base, local = changed.pop("base"), changed["local"]
         entries, extra = self.penalties.end_round(here.state, base, fisher)
@@ -185,7 +180,7 @@ class PlainWork(NetworkWork):
         upload, before = self.penalties.extended(base, extra), self.penalties.extended(here.first["base"])
         support = self.masks.support(here.state["plan"])  # entries that no pattern of the masks uses are not sent
         sent = self.penalties.repeated(tf.ones_like(base, tf.bool) if support is None else support > 0.5)
-        return accept_round({**changed, **entries}, here, upload, sent, before, finite, metrics)
+        return self.accept_round({**changed, **entries}, here, upload, sent, before, finite, metrics)
 
     def faults(self, update: Tensors, limits: Tensors) -> Sequence[admission.Fault]:
         """Kernels are held to the usual bound also beside the sums of penalties, which may be larger."""

@@ -18,8 +18,8 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import randomness
-from tffcl.client_works.evaluation import Value, classified, num_examples
-from tffcl.client_works.local_training import LocalWork, Round, Trained, accept_round, all_finite, fresh_schedule
+from tffcl.client_works.evaluation import classified, num_examples
+from tffcl.client_works.local_training import LocalWork, Result, Round, StepLoss, Trained, Values, all_finite
 from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.penalties import Measure, Penalties, PenaltySet, mean_of_squares
 from tffcl.client_works.randomness import Step
@@ -145,8 +145,7 @@ class RehearsalWork(LocalWork):
         return {**self.initial_state(key), "run_task": tf.constant(-1)}
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
-        fresh = {"task": state["task"] + 1, "schedule": fresh_schedule(self.training)}
-        return dict(state, **fresh, offered=tf.constant(0))
+        return dict(state, **self.next_task(state), offered=tf.constant(0))
 
     def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         prepared = {"stats": self.model.encoder.encode(context, examples), "label": examples["label"]}
@@ -179,19 +178,17 @@ class RehearsalWork(LocalWork):
         count = tf.where(num_examples(data["train"]) > 0, tf.size(labels), 0)
         return Round(state, shared, data, number, {"weights": shared}, count, {"stats": stats, "label": labels})
 
-    def step_loss(
-        self, values: Mapping[str, Value], rows: tf.Tensor, step: Step, here: Round
-    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
+    def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
         batch = {name: tf.gather(entries, rows) for name, entries in here.extra.items()}
         z = draw(batch["stats"], step.key, self._encoder.embedding_size, self._encoder.variational)
         logits = self._classifier.logits(values["weights"], z)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits))
         return loss, loss, batch
 
-    def logits(self, values: Mapping[str, Value], batch: Tensors, here: Round) -> tf.Tensor:
+    def logits(self, values: Values, batch: Tensors, here: Round) -> tf.Tensor:
         return self._mean_logits(values["weights"], batch)
 
-    def held_out_loss(self, values: Mapping[str, Value], here: Round) -> tf.Tensor:
+    def held_out_loss(self, values: Values, here: Round) -> tf.Tensor:
         sums = self._sums(values["weights"], here.data["validation"])
         return sums["loss"] / sums["count"]
 
@@ -205,15 +202,13 @@ class RehearsalWork(LocalWork):
         key = randomness.fold(self._task_key(state), randomness.EXAMPLES)
         return lambda most: mean_of_squares(losses, weights, train, key, most)
 
-    def end_round(
-        self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+    def end_round(self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict) -> Result:
         state, train, weights = here.state, here.data["train"], changed.pop("weights")
         entries, _ = self.penalties.end_round(state, weights, self._importance(weights, state, train))
         finite = all_finite([weights, *entries.values()])
         metrics["examples"] = num_examples(train)
         metrics["remembered"] = tf.size(_of_state(state)["label"])
-        kept, update, weight, reported = accept_round(
+        kept, update, weight, reported = self.accept_round(
             {**changed, **entries}, here, weights, tf.ones_like(weights, tf.bool), here.shared, finite, metrics
         )
         if self.sharing.kind == "none":

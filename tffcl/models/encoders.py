@@ -102,15 +102,23 @@ def draw(stats: tf.Tensor, key: tf.Tensor, embedding_size: int, variational: boo
 
 
 class LayeredEncoder(Encoder):
-    """Features, linear layers with ReLU, and one linear layer for the embedding or two for mu and log sigma."""
+    """Features, linear layers with ReLU, and one linear layer for the embedding or two for mu and log sigma.
+
+    Attributes:
+      variational: as for `Encoder`.
+      embedding_size: d.
+      hidden: units of each linear layer before the last.
+      initial_log_scale: the first bias of log sigma.
+    """
 
     hidden: tuple[int, ...]
     initial_log_scale: float
 
-    def _check_sizes(self) -> None:
+    def _check_sizes(self, *names: str) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))  # lists would make another `repr`
-        if self.embedding_size < 1:
-            raise errors.InputError(f"embedding_size: expected at least 1, found {self.embedding_size}")
+        for name in (*names, "embedding_size"):
+            if getattr(self, name) < 1:
+                raise errors.InputError(f"{name}: expected at least 1, found {getattr(self, name)}")
         if any(width < 1 for width in self.hidden):
             raise errors.InputError(f"hidden: expected layers of at least 1 unit, found {self.hidden}")
         if not LOWEST <= self.initial_log_scale <= HIGHEST:
@@ -169,14 +177,10 @@ class ImageEncoder(LayeredEncoder):
     features; with it ("same") 7 x 7 x 64, at about four times the cost, and images of 8 x 8 are not used up. The
     examples are `x`, uint8 `[N, h, w]`.
 
-    Attributes:
+    Attributes (and those of all layered encoders: variational, embedding_size, hidden, initial_log_scale):
       shape: (h, w) of an image.
-      variational: as for `Encoder`.
-      embedding_size: d.
       filters: of each convolution.
-      hidden: units of each linear layer before the last.
       max_value: the value of full intensity, which becomes 1.
-      initial_log_scale: the first bias of log sigma.
       padding: of the convolutions: "same", "valid", or "auto" for "valid" where a side of 16 or more allows it.
     """
 
@@ -240,12 +244,8 @@ class ImageEncoder(LayeredEncoder):
 class VectorEncoder(LayeredEncoder):
     """Linear layers with ReLU on vectors: the examples are `x`, float32 `[N, size]`, taken as they are.
 
-    Attributes:
+    Attributes (and those of all layered encoders: variational, embedding_size, hidden, initial_log_scale):
       size: dimensions of a vector.
-      variational: as for `Encoder`.
-      embedding_size: d.
-      hidden: units of each linear layer before the last.
-      initial_log_scale: the first bias of log sigma.
     """
 
     size: int
@@ -256,9 +256,7 @@ class VectorEncoder(LayeredEncoder):
     name = "vector"
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise errors.InputError(f"size: expected at least 1, found {self.size}")
-        self._check_sizes()
+        self._check_sizes("size")
 
     @property
     def example_type(self) -> OrderedDict:
@@ -280,12 +278,8 @@ class TextEncoder(LayeredEncoder):
     the vectors (padding) and row 1 (the unknown word) do not count; a document without any other word is the zero
     vector.
 
-    Attributes:
+    Attributes (and those of all layered encoders: variational, embedding_size, hidden, initial_log_scale):
       dimension: of the word vectors.
-      variational: as for `Encoder`.
-      embedding_size: d.
-      hidden: units of each linear layer before the last.
-      initial_log_scale: the first bias of log sigma.
     """
 
     dimension: int
@@ -296,9 +290,7 @@ class TextEncoder(LayeredEncoder):
     name = "text"
 
     def __post_init__(self) -> None:
-        if self.dimension < 1:
-            raise errors.InputError(f"dimension: expected at least 1, found {self.dimension}")
-        self._check_sizes()
+        self._check_sizes("dimension")
 
     @property
     def context_type(self) -> OrderedDict:

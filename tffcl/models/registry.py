@@ -25,12 +25,8 @@ class TextCNNConfig(Options):
     Attributes:
       embedding_size: D, dimension of the (frozen) word vectors.
       max_classes: labels of a task.
-      kernel_sizes: words that a filter spans, F in the paper.
-      num_filters: filters of each kernel size.
-      dropout: share of features dropped before the head.
-      base_scale: width of the base's first values, in units of Glorot's. A small one leaves room to the adaptives,
-        which start at a share of it and are what keeps tasks apart: worth 4 to 6 points of TTA on TREC6
-        at the paper's settings.
+      base_scale: a small one leaves room to the adaptives, which start at a share of it and keep tasks apart: worth 4
+        to 6 points of TTA on TREC6 at the paper's settings.
       attention_scale: the first attention is uniform in [1 - s, 1 + s] (FedSeIT) or [-s, s] (FedWeIT).
 
     Raises:
@@ -80,17 +76,11 @@ class MADEConfig(Options):
 
     Attributes:
       input_size: D, binary inputs.
-      hidden: units of each hidden layer; may be empty with `direct`.
-      direct: whether inputs are connected to outputs directly, too (DC in the paper's tables).
-      order: places of the inputs: 'natural', 'random' (drawn once, with the plan), or a permutation of 1..D.
-      order_agnostic: every pattern has an order of its own, drawn at random (OA).
-      connectivity_agnostic: every pattern has numbers of the hidden units of its own (CA).
-      num_masks: J, patterns that training goes through and evaluation averages over; None for 1, or 8 with OA or CA.
-      distinct_masks: each client draws its own masks, instead of the server's for all (table 1).
-      activation: of the hidden units, one of `ACTIVATIONS`.
+      order: 'random' is drawn once, with the plan.
+      num_masks: J, patterns of connectivity.
+      distinct_masks: of ConFedMADE table 1.
       share_biases: biases are the server's, like the kernels; else they belong to the task.
       attention_start: the first attention.
-      base_scale: width of the base's first values, in units of Glorot's.
 
     Raises:
       InputError: a size out of its range, or choices that contradict each other.
@@ -112,10 +102,9 @@ class MADEConfig(Options):
         False, "OA: every mask has an order of its own.", mark=lambda made: "+oa" if made.order_agnostic else ""
     )
     connectivity_agnostic: bool = option(
-        False,
-        "CA: every mask numbers hidden units anew.",
+        False, "CA: every mask numbers hidden units anew.",
         mark=lambda made: "+ca" if made.connectivity_agnostic else "",
-    )
+    )  # fmt: skip
     num_masks: Optional[int] = option(
         None, "Masks that training goes through and evaluation averages over; none for 1, or 8 with OA or CA.",
         least=1,
@@ -162,14 +151,7 @@ class MADEConfig(Options):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig(Options):
-    """Sizes of an encoder and of the classifier on top of it (FIL-VER, section 5).
-
-    Attributes:
-      embedding_size: d, dimensions of an embedding.
-      hidden: units of the linear layers, in the encoder as in the classifier.
-      filters: of the 5 x 5 convolutions of an encoder of images.
-      beta: weight of the divergence from N(0, I) when a variational encoder is pre-trained (eq. 9).
-    """
+    """Sizes of an encoder and of the classifier on top of it (FIL-VER, section 5)."""
 
     embedding_size: int = option(256, "Dimensions of an embedding.", least=1)
     hidden: tuple[int, ...] = option(
@@ -184,13 +166,7 @@ class EncoderConfig(Options):
 
 @dataclasses.dataclass(frozen=True)
 class LayersConfig(Options):
-    """Sizes of a plain network of images or vectors.
-
-    Attributes:
-      hidden: units of the linear layers below the head.
-      filters: of the 5 x 5 convolutions of a network of images.
-      dropout: share of units dropped before the head.
-    """
+    """Sizes of a plain network of images or vectors."""
 
     hidden: tuple[int, ...] = option(
         (128,), "Units of the linear layers below the head.", least=1, parse=widths, metavar="N,N,...", join=True
