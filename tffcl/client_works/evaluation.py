@@ -11,7 +11,7 @@ from typing import Any, Union
 import numpy as np
 import tensorflow as tf
 
-from tffcl.models.network import Classifier, Network, Tensors, masks_of
+from tffcl.models.network import Classifier, Network, Tensors, competing, masks_of
 
 BATCH = 256  # examples at a time: evaluation needs no gradients, and larger batches save little time
 
@@ -57,7 +57,7 @@ class Model:
           -log (1/J) sum_j exp(-loss_j).
         """
         if isinstance(self.network, Classifier):
-            return classified(lambda batch: self.logits(context, batch), examples)
+            return classified(lambda batch: competing(self.logits(context, batch), context), examples)
         masks = masks_of(self.network)
 
         def under(pattern: tf.Tensor | int) -> tf.Tensor:

@@ -103,6 +103,8 @@ class PlainWork(NetworkWork):
       seed: of the server's first kernels.
       penalty: `Proximal`, `EWC`, `FedCurv`, any `Penalty`, or several.
       phases: parts of a round, over the variables "base" and "local"; none for one in which both train.
+      keep_local: a client's local parameters, its head among them, go on from task to task, and serve all of its tasks;
+        else every task has its own. For clients that train on their past tasks, too.
 
     Raises:
       InputError: the network has places for foreign adaptives, or the penalty is no `Penalty`.
@@ -116,11 +118,13 @@ class PlainWork(NetworkWork):
         seed: int = 0,
         penalty: Penalties = None,
         phases: Sequence[Phase] = (),
+        keep_local: bool = False,
     ):
         if network.num_foreign:
             raise errors.InputError(f"network: expected no places for foreign adaptives, found {network.num_foreign}")
         penalties, local = PenaltySet(penalty, network.kernels.size), network.local.size
         self._set_up(network, training, seed, penalties, phases)
+        self.keep_local = keep_local
         self.state_type = OrderedDict(
             key=tff.TensorType(np.int32, [2]),
             task=tff.TensorType(np.int32),
@@ -149,7 +153,10 @@ class PlainWork(NetworkWork):
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
         begun = self.next_task(state)
         key = randomness.fold(randomness.fold(state["key"], begun["task"]), randomness.LOCAL)
-        return dict(state, **begun, local=self.network.initial_local(key))
+        local = self.network.initial_local(key)
+        if self.keep_local:
+            local = tf.where(begun["task"] == 0, local, state["local"])
+        return dict(state, **begun, local=local)
 
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
         past = tf.concat([state["past_local"], state["local"][None]], 0)
@@ -189,7 +196,8 @@ class PlainWork(NetworkWork):
         return [admission.value_fault("delta of kernels", self.penalties.kernels(update["delta"]))]
 
     def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
-        return OrderedDict(plan=state["plan"], local=of_task(task, state["past_local"], state["local"]))
+        local = state["local"] if self.keep_local else of_task(task, state["past_local"], state["local"])
+        return OrderedDict(plan=state["plan"], local=local)
 
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """The server's newest kernels with one task's own local parameters on examples: see `Model.evaluate`."""

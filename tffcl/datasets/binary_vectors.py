@@ -34,6 +34,7 @@ class BinaryVectors:
     test_labels: np.ndarray
     label_names: tuple[str, ...]
     widths: tuple[int, ...]
+    kind = "binary"
 
     def __post_init__(self) -> None:
         if len(self.widths) != len(self.label_names):

@@ -32,6 +32,7 @@ class ImageDataset:
     test_labels: np.ndarray
     label_names: tuple[str, ...]
     max_value: int = 255
+    kind = "image"
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):

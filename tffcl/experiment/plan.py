@@ -7,12 +7,13 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
 import os
 import pathlib
 from collections.abc import Callable
 from typing import Any, Optional
 
-from tffcl import datasets, errors, program, runtime, storage, streams, transfers
+from tffcl import console, datasets, errors, program, runtime, storage, streams, transfers
 from tffcl.aggregators import ClientPrivacy
 from tffcl.algorithms.fed_avg import Importance
 from tffcl.client_works import RehearsalModel
@@ -21,6 +22,8 @@ from tffcl.experiment import completion, frozen, scenarios, sources
 from tffcl.experiment.experiment import Experiment
 from tffcl.experiment.groups import Runtime
 from tffcl.models import EmbeddingClassifier, Network
+from tffcl.models.network import with_label_mask
+from tffcl.options import OptionError
 from tffcl.program.array_data import ArrayData, scaled
 from tffcl.program.results import Results
 from tffcl.templates import ContinualProcess
@@ -56,10 +59,10 @@ class Plan:
         self.experiment, self.kind = experiment, experiment.kind
         self.method: Any = experiment.method
         self._groups = experiment.groups
-        self._check_early()
-        self.method.check(self)
         clients = 1 if self.method.clients == "single" else experiment.num_clients
         self.enrollment = scenarios.enrollment_of(experiment)
+        if experiment.output_dir is not None:
+            self._check_folders(pathlib.Path(experiment.output_dir))
         if experiment.scenario == "domains":
             images = None if experiment.data in sources.kinds.PAIRS else sources.load(experiment)
             self.dataset: Any = sources.domains_of(experiment, images)
@@ -77,23 +80,6 @@ class Plan:
         self.recorded: dict[str, Any] = {}  # what the method adds to config.json
         self.frozen: Optional[frozen.Frozen] = None
         self.folder: Optional[pathlib.Path] = None
-
-    def _check_early(self) -> None:
-        """What is wrong with the options whatever the data are."""
-        chosen = self.experiment
-        if self.method.foreign == "aligned" and chosen.selection == "previous" and chosen.num_clients < 2:
-            raise errors.InputError(
-                f"num_clients: {self.method.name} learns from the previous tasks of other clients and needs 2 or more; "
-                "run fedweit or local for one client"
-            )
-        if (chosen.clients_per_round or 0) > chosen.num_clients:
-            raise errors.InputError(
-                f"clients_per_round: {chosen.clients_per_round} is more than num_clients, {chosen.num_clients}"
-            )
-        if chosen.dp_base_noise is not None and self.method.clients != "federated":
-            raise errors.InputError(
-                f"dp_base_clip: {self.method.name} has no updates of several clients that could be summed"
-            )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "experiment":
@@ -131,7 +117,14 @@ class Plan:
     @property
     def num_classes(self) -> int:
         """Classes of the network's head."""
-        return len(self.dataset.label_names) if self.one_head else self.experiment.labels_per_task
+        if self.one_head:
+            return len(self.dataset.label_names)
+        return max(len(task.labels) for tasks in self.stream.tasks for task in tasks)
+
+    @property
+    def label_mask(self) -> bool:
+        """Whether tasks that differ in their labels have one head, in which only labels that may occur compete."""
+        return self.one_head and self.experiment.scenario != "domains" and self.kind != "binary"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -142,7 +135,8 @@ class Plan:
         if self.kind == "binary":
             return (data.width,)
         if self.kind == "vector":
-            return tuple(data.train_x.shape[1:])
+            shape = tuple(map(int, data.train_x.shape[1:]))
+            return (math.prod(shape),) if self.method.own_network else shape  # an encoder takes vectors
         size = data.image_size if isinstance(data, datasets.Domains) else data.train_images.shape[1:]
         return (*map(int, size), 1)
 
@@ -151,21 +145,28 @@ class Plan:
         data: Any = self.dataset
         if isinstance(data, datasets.Domains):
             data = dataclasses.replace(data, domains=data.domains[: stream.num_tasks])
+            form: dict[str, Any] = {} if self.method.own_network else {"encoder_input": "features", "scaled": True}
             if pool == "all":
-                return program.OfflineDomainData(data, stream)
+                return program.OfflineDomainData(data, stream, **form)
             if pool == "replay":
                 own = (self.method.remembered(self), self.split_seed, self.method.task_memory(self))
-                return program.ReplayedDomainData(data, stream, *own)
-            return program.DomainClientData(data, stream)
+                return program.ReplayedDomainData(data, stream, *own, **form)
+            if pool == "cumulative":
+                every = stream.num_tasks * max(len(task.train) for tasks in stream.tasks for task in tasks)
+                return program.ReplayedDomainData(data, stream, every, self.split_seed, **form)
+            return program.DomainClientData(data, stream, **form)
         pooled = scenarios.pooled(stream, pool)
         if self.kind == "text":
             return program.TextClientData(data, pooled, self.one_head)
         if self.kind == "binary":
             return program.DensityClientData(data, pooled)
         if self.kind == "vector":
-            arrays = (data.train_x, data.train_labels, data.test_x, data.test_labels)
+            vectors = [part.reshape(len(part), *self.input_shape) for part in (data.train_x, data.test_x)]
+            arrays = (vectors[0], data.train_labels, vectors[1], data.test_labels)
         else:
-            images = [scaled(part, data.max_value) for part in (data.train_images, data.test_images)]
+            images = [data.train_images, data.test_images]
+            if not self.method.own_network:
+                images = [scaled(part, data.max_value) for part in images]
             arrays = (images[0], data.train_labels, images[1], data.test_labels)
         return ArrayData(
             pooled,
@@ -210,14 +211,18 @@ class Plan:
     def _transfer(self) -> transfers.Transfer:
         if self.method.foreign is None:
             return transfers.NoTransfer()
-        return self.group(Selection).transfer(self.num_tasks, self.seed)
+        own = self.experiment.own.get("method")
+        return self.group(Selection).transfer(
+            self.num_tasks, self.seed, len(self.dataset.label_names), None if own is None else self.group(own)
+        )
 
     def network(self, num_foreign: Optional[int] = None) -> Network:
         """The network, with places for what the transfer gives."""
         if self.experiment.network is None:
             raise errors.InputError(f"network: {self.method.name} has a network of its own")
         places = self.transfer.num_foreign(self.data.num_clients) if num_foreign is None else num_foreign
-        return self.experiment.network.build(self, places)
+        network = self.experiment.network.build(self, places)
+        return with_label_mask(network) if self.label_mask else network
 
     @property
     def privacy(self) -> Optional[ClientPrivacy]:
@@ -277,14 +282,17 @@ class Plan:
         base = pathlib.Path("runs") / f"{self.experiment.label}-{data}-seed{self.seed}"
         names = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
         folder = pathlib.Path(self.output_dir or next(name for name in names if not os.path.lexists(name)))
-        # Before anything heavy begins.
+        self._check_folders(folder)
+        logger.info("run directory: %s", folder)
+        return folder
+
+    def _check_folders(self, folder: pathlib.Path) -> None:
+        """Raises RunError, before anything heavy begins, where the run could not be kept."""
         storage.check_folder(folder, "a run directory")
         if self.client_dir is not None and self.experiment.runtime != "remote":
             storage.check_folder(self.client_dir, "the folder of clients' states")
         if not self.resume and os.path.lexists(folder / "config.json"):
             raise errors.run_exists(folder)
-        logger.info("run directory: %s", folder)
-        return folder
 
     def open_runtime(self) -> contextlib.AbstractContextManager:
         """The TFF runtime of --runtime, to be entered."""
@@ -305,9 +313,10 @@ class Plan:
                 "privacy: the workers have to be started with TF_DETERMINISTIC_OPS=0, for their noise has no seed"
             )
         elif os.environ.get("TF_DETERMINISTIC_OPS", "0") not in ("0", "false"):
-            raise errors.InputError(
-                "dp_base_noise: noise that could be repeated protects nobody, and TF_DETERMINISTIC_OPS in the "
-                "environment forbids any other; unset it"
+            raise OptionError(
+                "dp_base_noise",
+                "noise that could be repeated protects nobody, and TF_DETERMINISTIC_OPS in the environment forbids any "
+                "other; unset it",
             )
 
     def client_files(self) -> Optional[program.ClientFiles]:
@@ -326,6 +335,7 @@ class Plan:
         self.folder = self.directory()
         with self.open_runtime():
             process = (build or self.method.process)(self)
+            console.collect_as_usual()
             return program.run_program(
                 process,
                 self.data,

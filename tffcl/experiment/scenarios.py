@@ -11,7 +11,9 @@ from tffcl import datasets, streams
 from tffcl.datasets import raw_files
 from tffcl.errors import DatasetError, InputError, StreamError
 from tffcl.experiment.experiment import Experiment
-from tffcl.experiment.groups import ENROLLMENTS
+from tffcl.experiment.groups import ENROLLMENTS, SCENARIOS
+from tffcl.options import OptionError
+from tffcl.parts import make
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,9 @@ def label_stream(experiment: Experiment, dataset: Any, num_clients: int) -> stre
       StreamError: the labels or examples do not allow what is asked for.
     """
     labels = (dataset.train_labels, dataset.test_labels)
-    if experiment.scenario == "non-iid":
+    if SCENARIOS.is_own(experiment.scenario):
+        stream = _own(experiment, dataset, num_clients)
+    elif experiment.scenario == "non-iid":
         stream = streams.non_iid(
             *labels,
             num_clients=num_clients,
@@ -48,6 +52,29 @@ def label_stream(experiment: Experiment, dataset: Any, num_clients: int) -> stre
         stream = _sequence(experiment, dataset, labels, num_clients)
     if experiment.max_test_documents is not None:
         stream = streams.fewer_tests(stream, experiment.max_test_documents, experiment.split_seed)
+    return stream
+
+
+def _own(experiment: Experiment, dataset: Any, num_clients: int) -> streams.TaskStream:
+    supplied = {
+        "train_labels": dataset.train_labels,
+        "test_labels": dataset.test_labels,
+        "num_clients": num_clients,
+        "num_tasks": experiment.num_tasks,
+        "seed": experiment.split_seed,
+        "label_names": dataset.label_names,
+    }
+    options = experiment.groups[experiment.own["stream"]] if "stream" in experiment.own else None
+    stream = make(SCENARIOS.get(experiment.scenario), supplied, options)
+    if not isinstance(stream, streams.TaskStream):
+        raise InputError(
+            f"scenario: {experiment.scenario} makes a {type(stream).__name__}, expected a tffcl.streams.TaskStream"
+        )
+    if (stream.num_clients, stream.num_tasks) != (num_clients, experiment.num_tasks):
+        raise InputError(
+            f"scenario: {experiment.scenario} makes {stream.num_clients} clients with {stream.num_tasks} tasks; "
+            f"--num-clients {num_clients} and --num-tasks {experiment.num_tasks} were asked for"
+        )
     return stream
 
 
@@ -80,7 +107,7 @@ def _ids(assigned: Sequence[Any], dataset: Any) -> list[list[list[int]]]:
     """`--assign` with label ids in the place of names."""
     known = {name: label for label, name in enumerate(dataset.label_names)}
     for name in (name for tasks in assigned for task in tasks for name in task if name not in known):
-        raise StreamError(f"assign: {dataset.name} has no label {name!r}; its labels are {', '.join(known)}")
+        raise OptionError("assign", f"{dataset.name} has no label {name!r}; its labels are {', '.join(known)}")
     return [[[known[name] for name in task] for task in tasks] for tasks in assigned]
 
 
@@ -129,7 +156,7 @@ def enrollment_of(experiment: Experiment) -> streams.Enrollment:
 
     Raises:
       StreamError: a table of another size, or with a cell that is no state or cannot follow the one before it.
-      InputError: no such scenario or file.
+      OptionError: no such scenario or file.
     """
     clients, tasks, given = experiment.num_clients, experiment.num_tasks, experiment.enrollment
     if given in ENROLLMENTS:
@@ -138,8 +165,8 @@ def enrollment_of(experiment: Experiment) -> streams.Enrollment:
     try:
         lines = raw_files.split_lines(raw_files.read_text(path, max_bytes=_MOST_TABLE_BYTES))
     except DatasetError as error:
-        raise InputError(
-            f"enrollment: {given} is neither one of {', '.join(ENROLLMENTS)} nor a table in a file ({error})"
+        raise OptionError(
+            "enrollment", f"{given} is neither one of {', '.join(ENROLLMENTS)} nor a table in a file ({error})"
         ) from error
     try:
         rows = [_cells(line.strip()) for line in lines if line.strip()]
