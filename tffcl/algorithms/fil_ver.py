@@ -43,7 +43,7 @@ def build_fil_ver(
     training: Optional[LocalTraining] = None,
     proximal: float = 0.0,
     privacy: Optional[client_works.EmbeddingPrivacy] = None,
-    aggregator: Optional[templates.compose.AggregationFactory] = None,
+    aggregator: Optional[templates.AggregationFactory] = None,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     share_raw_data: bool = False,
     seed: int = 0,

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from tffcl import archive, client_works, datasets, models, storage
 from tffcl.options import OptionError
-from tffcl.program import scoring
+from tffcl.program import cohorts
 from tffcl.program.state import RunState
 from tffcl.templates import ContinualProcess
 
@@ -62,12 +62,12 @@ def _of_original_tasks(plan: Any, process: ContinualProcess, state: RunState) ->
     data = plan.client_data(plan.stream)
     found = [
         [
-            scoring.test_of(process, state, min(client, len(state.store) - 1), 0, data.task(client, task))
+            cohorts.test_of(process, state, min(client, len(state.store) - 1), 0, data.task(client, task))
             for task in range(data.num_tasks)
         ]
         for client in range(data.num_clients)
     ]
-    if scoring.scores_are(process) == "nll":
+    if cohorts.scores_are(process) == "nll":
         nll = [[float(np.mean(sums["losses"])) for sums in tasks] for tasks in found]
         return {"nll_of_tasks": nll, "average_nll_of_tasks": float(np.mean(nll))}
     totals = np.array([[[sums["correct"], sums["count"]] for sums in tasks] for tasks in found]).sum(axis=0)

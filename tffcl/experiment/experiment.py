@@ -16,7 +16,7 @@ from tffcl.experiment import defaults, kinds
 from tffcl.experiment.groups import SCENARIO_SUPPLIED, SCENARIOS, Data, Output, Privacy, Runtime, Stream
 from tffcl.models.registry import NetworkPart, network_of
 from tffcl.options import Field, OptionError, checked, fields_of, flat, names_of, options_of, shown, to_toml
-from tffcl.program.settings import Settings
+from tffcl.program.results import Settings
 from tffcl.transfers.options import SUPPLIED as TRANSFER_SUPPLIED
 from tffcl.transfers.options import TRANSFERS
 

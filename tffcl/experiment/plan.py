@@ -24,7 +24,7 @@ from tffcl.experiment.groups import Runtime
 from tffcl.models import EmbeddingClassifier, Network
 from tffcl.models.network import with_label_mask
 from tffcl.options import OptionError
-from tffcl.program.array_data import ArrayData, scaled
+from tffcl.program.client_data import ArrayData, scaled
 from tffcl.program.results import Results
 from tffcl.templates import ContinualProcess
 from tffcl.transfers.options import Selection
