@@ -258,9 +258,9 @@ def test_default_data(monkeypatch, tmp_path, capsys):
 def test_default_vectors(monkeypatch, tmp_path):
     from tffcl.commands import text_data
 
-    monkeypatch.setattr("tffcl.datasets.glove_package.available", lambda: True)
+    monkeypatch.setattr("tffcl.datasets.word_vectors.glove_available", lambda: True)
     assert text_data._default_vectors(str(tmp_path)) == "glove-50"
-    monkeypatch.setattr("tffcl.datasets.glove_package.available", lambda: False)
+    monkeypatch.setattr("tffcl.datasets.word_vectors.glove_available", lambda: False)
     assert text_data._default_vectors(str(tmp_path)) == "own"
     (tmp_path / "glove").mkdir()
     path = tmp_path / "glove" / "some.bin"
