@@ -14,7 +14,7 @@ import click
 import numpy as np
 import pytest
 
-from tffcl.commands import exit_with
+from tffcl.console import exit_with
 
 
 class Done(NamedTuple):

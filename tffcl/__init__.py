@@ -25,9 +25,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 def _end_stock_context() -> None:
     # Whether or not a program enters a runtime, and without importing TFF for one that does not use it.
     if "tensorflow_federated" in sys.modules:
-        from tffcl.runtime import stock_context
+        from tffcl.runtime import quiet
 
-        stock_context.drop()
+        quiet.drop_stock_context()
 
 
 atexit.register(_end_stock_context)

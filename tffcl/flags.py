@@ -18,7 +18,9 @@ from tffcl.console import exit_with
 from tffcl.errors import InputError
 from tffcl.experiment import defaults, kinds
 from tffcl.experiment.experiment import Experiment, describe
+from tffcl.experiment.groups import SCENARIOS
 from tffcl.options import Field, fields_of, flat, parse
+from tffcl.transfers.options import TRANSFERS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -69,7 +71,11 @@ class ExperimentCommand(click.Command):
         self._methods = [registry.beside(self.method, name) for name in names] or [self.method]
         document = _document(given["config"]) if "config" in given else {}
         data, network = (given.get(name, document.get(name)) for name in ("data", "network"))
-        self._experiment = Experiment(self._methods[-1], data=data, network=network)
+        # Parts of the user's have options of their own.
+        chosen = {"scenario": SCENARIOS, "selection": TRANSFERS}
+        values = {name: given.get(name, document.get(name)) for name in chosen}
+        own = {name: value for name, value in values.items() if chosen[name].is_own(value)}
+        self._experiment = Experiment(self._methods[-1], data=data, network=network, **own)
         self._document = {name: value for name, value in document.items() if name not in ("method", "data", "network")}
         return super().make_context(info_name, args, parent, **extra)
 
@@ -192,7 +198,8 @@ def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-_SCANNED = {"--method": "method", "--network": "network", "--config": "config", "--data": "data", "--dataset": "data"}
+_SCANNED = {"--method": "method", "--network": "network", "--config": "config", "--data": "data", "--dataset": "data",
+            "--scenario": "scenario", "--selection": "selection"}  # fmt: skip
 
 
 def _scanned(args: Sequence[str]) -> dict[str, list[str]]:

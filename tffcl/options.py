@@ -8,6 +8,8 @@ from that declaration.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import json
 import math
 import numbers
@@ -215,6 +217,62 @@ def _parsed(field: Field, text: str) -> Any:
         except ValueError:
             raise OptionError(field.name, f"expected {_NUMBERS[field.type][1]}, found {text!r}") from None
     return text
+
+
+_SCALARS: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+
+
+@functools.cache
+def options_of(part: Callable[..., Any], supplied: tuple[str, ...] = ()) -> Optional[type]:
+    """The parameters of a function or class that are options, as a dataclass; None without any.
+
+    Those with a default and an annotation int, float, str or bool are; their help is what the docstring's `Args` say.
+
+    Args:
+      part: of the user's: a method's builder, a network, a data set, a transfer, a scenario.
+      supplied: parameters that whoever calls it fills in.
+
+    >>> def network(input_shape, num_classes, width: int = 32):
+    ...     '''A network.
+    ...
+    ...     Args:
+    ...       width: Units of the layer.
+    ...     '''
+    >>> [(field.flag, field.default, field.option.help) for field in fields_of(options_of(network))]
+    [('--width', 32, 'Units of the layer.')]
+    """
+    described, fields = _described(inspect.getdoc(part) or ""), []
+    for parameter in inspect.signature(part).parameters.values():
+        if parameter.name in supplied or parameter.default is parameter.empty:
+            continue
+        annotation = parameter.annotation
+        scalar = _SCALARS.get(annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
+        if scalar is not None:
+            fields.append((parameter.name, scalar, option(parameter.default, described.get(parameter.name, ""))))
+    if not fields:
+        return None
+    return dataclasses.make_dataclass(
+        f"{part.__name__}_options", fields, bases=(Options,), frozen=True, namespace={"from_signature": True}
+    )
+
+
+def _described(doc: str) -> dict[str, str]:
+    """Parameter -> description, from the `Args` of a docstring."""
+    described: dict[str, str] = {}
+    inside, current = False, ""
+    for line in doc.split("\n"):
+        if line.strip() in ("Args:", "Arguments:"):
+            inside = True
+        elif inside and line and not line.startswith(" "):
+            break
+        elif inside and line.strip():
+            head, separator, rest = line.strip().partition(": ")
+            if separator and head.isidentifier() and len(line) - len(line.lstrip()) <= 4:
+                current = head
+                described[current] = rest
+            elif current:
+                described[current] += f" {line.strip()}"
+    return described
 
 
 def widths(text: str) -> tuple[int, ...]:

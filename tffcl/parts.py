@@ -1,15 +1,17 @@
 """Parts by name: methods, networks, transfers and data sets that ship, come with a package, or stand in a file.
 
 `my_file.py:name` and `package.module:name` name a Python object of the user's; running its code is what naming it asks
-for. Packages announce parts as entry points of the groups `tffcl.methods`, `tffcl.networks`, `tffcl.transfers` and
-`tffcl.data`.
+for. Packages announce parts as entry points of the groups `tffcl.methods`, `tffcl.networks`, `tffcl.transfers`,
+`tffcl.scenarios` and `tffcl.data`. What such a part takes and has a default is an option (`tffcl.options.options_of`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import importlib.util
+import inspect
 import pathlib
 import re
 import sys
@@ -50,7 +52,7 @@ class Registry:
             return load_object(found, self.kind) if isinstance(found, str) else found
         installed = self._installed().get(reference)
         if installed is not None:
-            return installed.load()
+            return load_object(installed.value, self.kind)
         if _REFERENCE.fullmatch(reference):
             return load_object(reference, self.kind)
         near = difflib.get_close_matches(reference, self.names, 1)
@@ -59,11 +61,35 @@ class Registry:
             f"{self.kind}: no {self.kind} is called {reference!r}; {hint}, or my_file.py:NAME for one of your own"
         )
 
+    def check(self, reference: str) -> None:
+        """Raises InputError where there is no such part; loads none that ships."""
+        if reference not in self._shipped:
+            self.get(reference)
+
+    def is_own(self, reference: Any) -> bool:
+        """Whether a text names a part of the user's or of an installed package."""
+        if not isinstance(reference, str) or reference in self._shipped:
+            return False
+        return bool(_REFERENCE.fullmatch(reference)) or reference in self._installed()
+
     def _installed(self) -> Mapping[str, metadata.EntryPoint]:
         points: Any = metadata.entry_points()
         # Python 3.9 gives a mapping of groups.
         chosen = points.select(group=self.group) if hasattr(points, "select") else points.get(self.group, ())
         return {point.name: point for point in chosen}
+
+
+def make(part: Any, supplied: Mapping[str, Any], options: Any = None) -> Any:
+    """Calls a part of the user's.
+
+    Args:
+      part: a function or class.
+      supplied: what it may take by name; it gets what its signature has.
+      options: the values of its own options (`options_of`), or None.
+    """
+    accepted = inspect.signature(part).parameters
+    chosen = {name: value for name, value in supplied.items() if name in accepted}
+    return part(**chosen, **(dataclasses.asdict(options) if options is not None else {}))
 
 
 def load_object(reference: str, kind: str = "part") -> Any:

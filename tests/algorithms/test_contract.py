@@ -25,7 +25,7 @@ from tffcl.client_works import DecomposedWork, PlainWork
 from tffcl.models import KerasNetwork, TextCNN
 from tffcl.program import project
 from tffcl.templates import ContinualProcess
-from tffcl.templates.placed import entries
+from tffcl.templates.tff_types import entries
 from tffcl.transfers import KnowledgeBase
 
 CLIENTS = 3

@@ -71,6 +71,20 @@ def test_old_tasks_are_evaluated_with_the_newest_kernels(small, runner):
         assert found["correct"] == (scores.argmax(1) == batch["label"]).sum()
 
 
+def test_local_parameters_that_are_kept_go_on_and_serve_all_tasks(small):
+    runner = small.Runner(PlainWork(small.network(places=0), small.training(num_epochs=1), keep_local=True))
+    state, data = runner.begin(runner.start()), runner.data()
+    state, *_ = runner.train(state, data)
+    learned = np.array(state["local"])
+    state, _ = runner.end(state, data)
+    state = runner.begin(state)
+    np.testing.assert_array_equal(state["local"], learned)
+    assert learned.any()
+    state, *_ = runner.train(state, data)
+    for task in (0, 1):
+        np.testing.assert_array_equal(runner.work.task_view(state, task)["local"], state["local"])
+
+
 def test_a_client_without_examples_is_left_out(runner):
     state = runner.begin(runner.start())
     after, update, weight, metrics = runner.train(state, runner.data(0, held_out=0))

@@ -50,6 +50,32 @@ def test_a_round_is_gradient_descent_on_the_new_task_and_all_memories(proximal):
     assert (metrics["examples"], metrics["remembered"], metrics["sent"]) == (5, 6, len(update["sent"]))
 
 
+def test_only_labels_of_the_task_and_of_the_memories_compete():
+    """Tasks of labels 0 and 2, then of 1: the label 3, which nobody has, is neither pushed down nor ever the answer."""
+    runner = rehearsing.Runner(rehearsing.work(False, training=WHOLE, client_memory=6, label_mask=True))
+    memory = np.zeros((0, rehearsing.SIZE), np.float32), np.zeros(0, np.int32)
+    for number, (labels, possible) in enumerate((((0, 2), [0, 2]), ((1,), [0, 1, 2]))):
+        raw = rehearsing.examples(8, number)
+        raw["label"] = np.resize(labels, 8).astype(np.int32)
+        runner.context = {"classes": tf.constant(np.isin(np.arange(rehearsing.CLASSES), labels))}
+        runner.begin()
+        train = runner.prepare(raw)
+        update, _, _ = runner.train(train)
+        z, label = np.concatenate([train["stats"], memory[0]]), np.concatenate([train["label"], memory[1]])
+        expected = runner.shared.numpy().astype(np.float64)
+        for _ in range(3):
+            expected -= 0.5 * rehearsing.softmax_gradient(expected, z, label, possible)
+        np.testing.assert_allclose(runner.shared + update["delta"], expected, atol=1e-5)
+        runner.end(train)
+        memory = runner.state["memory_vectors"].numpy(), runner.state["memory_label"].numpy()
+        sums = runner.work.evaluate({}, runner.shared, runner.context, train)
+        kernel, bias = np.split(runner.shared.numpy(), [rehearsing.SIZE * rehearsing.CLASSES])
+        scores = train["stats"].numpy() @ kernel.reshape(rehearsing.SIZE, -1) + bias
+        best = np.array(labels)[scores[:, list(labels)].argmax(1)]
+        assert sums["correct"] == (best == raw["label"]).sum()
+    assert set(memory[1]) == {0, 1, 2}
+
+
 def test_embeddings_are_sampled_anew_at_each_use():
     """Two rounds from the same weights differ by the samples alone; with a narrow posterior they do not."""
     for log_scale, differ in ((-1.0, True), (-10.0, False)):

@@ -28,12 +28,12 @@ def _in_process():
 
 
 @functools.cache
-def _finalizer(kind="sampled", seed=0, **options):
+def _finalizer(kind="sampled", seed=0, label_mask=False, **options):
     """One that several tests use: it keeps nothing between calls."""
     settings = {"steps": 3, "learning_rate": 0.5, "batch_size": 1000, "memory": 20, "optimizer": SGD, **options}
     sharing = Sharing(rehearsing.encoder(kind != "embeddings").encoder, kind)
     inner = build_server_update(tff.TensorType(np.float32, SHARED.shape))
-    return build_server_side_training(inner, CLASSIFIER, sharing, ServerSideTraining(**settings), seed)
+    return build_server_side_training(inner, CLASSIFIER, sharing, ServerSideTraining(**settings), seed, label_mask)
 
 
 def _rows(count, seed=0, task=0, width=rehearsing.SIZE):
@@ -76,6 +76,16 @@ def _loss(weights, rows):
     logits = rows["vectors"] @ kernel + weights[rehearsing.SIZE * rehearsing.CLASSES :]
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     return -np.log(chances[np.arange(len(logits)), rows["label"]]).mean()
+
+
+def test_with_a_label_mask_only_labels_in_memory_compete():
+    finalizer, rows = _finalizer(label_mask=True), _rows(7)
+    rows["label"] = np.resize([3, 1], 7).astype(np.int32)
+    output = _next(finalizer, finalizer.initialize(), rows)
+    weights = (SHARED + DELTA).astype(np.float64)
+    for _ in range(3):
+        weights -= 0.5 * rehearsing.softmax_gradient(weights, rows["vectors"], rows["label"], [1, 3])
+    np.testing.assert_allclose(output.result, weights, atol=1e-5)
 
 
 def test_each_pass_takes_every_row_once():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tffcl.models.network import dropout, glorot_uniform
+from tffcl.models.network import CLASSES, competing, dropout, glorot_uniform, occurring
 
 KEY, OTHER = tf.constant([1, 2]), tf.constant([1, 3])
 
@@ -47,3 +47,28 @@ def test_no_key_or_no_rate_drops_nothing():
     values = tf.constant([[1.0, 2.0]])
     assert dropout(values, 0.5, None) is values
     assert dropout(values, 0.0, KEY) is values
+
+
+def test_only_labels_that_may_occur_compete():
+    """Softmax, its gradient and the best label are those of the numpy softmax over the possible labels alone."""
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(size=(6, 5)).astype(np.float32) * 9, np.array([1, 4, 1, 4, 4, 1], np.int32)
+    possible = np.array([False, True, False, False, True])
+    logits = tf.Variable(scores)
+    with tf.GradientTape() as tape:
+        masked = competing(logits, {CLASSES: tf.constant(possible)})
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, masked)
+    among = scores[:, possible].astype(np.float64)
+    chances = np.exp(among) / np.exp(among).sum(1, keepdims=True)
+    places = np.searchsorted(np.flatnonzero(possible), labels)
+    np.testing.assert_allclose(losses, -np.log(chances[np.arange(6), places]), rtol=1e-4, atol=1e-6)
+    gradient = np.zeros((6, 5))
+    gradient[:, possible] = chances - np.eye(2)[places]
+    np.testing.assert_allclose(tape.gradient(losses, logits), gradient, atol=1e-5)
+    np.testing.assert_array_equal(tf.argmax(masked, 1), np.flatnonzero(possible)[among.argmax(1)])
+    assert competing(logits, {}) is logits
+
+
+def test_labels_that_occur():
+    assert occurring(tf.constant([3, 1, 3]), 5).numpy().tolist() == [False, True, False, True, False]
+    assert occurring(tf.zeros([0], tf.int32), 2).numpy().tolist() == [False, False]

@@ -165,7 +165,7 @@ def lies(folder, **names):
 def test_a_manifest_names_files_of_its_own_folder_alone(folder, first, monkeypatch, name, where):
     named = {"server": [name, "0"], "clients": [[[name, "0"]]] * 3, "knowledge": [[0, name, "0"]]}[where]
     lies(folder, **{where: named})
-    monkeypatch.setattr("tffcl.transfers.archive.checksum", lambda path: pytest.fail(f"opened {path}"))
+    monkeypatch.setattr("tffcl.archive.checksum", lambda path: pytest.fail(f"opened {path}"))
     with pytest.raises(RunError, match="no whole checkpoint in .*(is no file of a checkpoint|no checkpoint of this)"):
         restored(folder, first)
 

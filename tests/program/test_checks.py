@@ -99,10 +99,11 @@ def test_no_clients(tiny, process):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_rounds": 0}, "num_rounds must be a whole number, 1 or more; got 0"),
-        ({"seed": -1}, "seed must be a whole number"),
-        ({"clients_per_round": 0}, "clients_per_round must be"),
-        ({"evaluate_every": "epoch"}, "evaluate_every must be one of"),
+        ({"num_rounds": 0}, "num_rounds: expected at least 1, found 0"),
+        ({"num_rounds": 1.5}, "num_rounds: expected a whole number, found 1.5"),
+        ({"seed": -1}, "seed: expected at least 0, found -1"),
+        ({"clients_per_round": 0}, "clients_per_round: expected at least 1, found 0"),
+        ({"evaluate_every": "epoch"}, "evaluate_every: expected one of round, task; found 'epoch'"),
         ({"transfer": NoTransfer()}, "transfer: gives up to 0 entries .* the process was built for 2"),
     ],
 )

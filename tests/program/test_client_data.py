@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tffcl import streams
 from tffcl.datasets import EncodedTextDataset, RaggedTokens
 from tffcl.errors import InputError
 from tffcl.program import TextClientData
+from tffcl.program.array_data import ArrayData
 from tffcl.streams import Task, TaskStream
 
 
@@ -32,6 +34,10 @@ def stream(**changes):
     return TaskStream("hand", ((Task(**{**first, **changes}),), (Task(**second),)))
 
 
+FIRST = Task(0, 0, (0, 2), train=[0, 1], validation=[2], test=[0, 1])
+SECOND = Task(0, 1, (1,), train=[3], validation=[], test=[2])
+
+
 def words(context, examples):
     """The words of each document."""
     places = zip(examples["start"], examples["length"])
@@ -52,6 +58,26 @@ def test_labels_are_numbered_within_the_task():
     task = TextClientData(dataset(), stream()).task(0, 0)
     assert (task.train["label"].tolist(), task.validation["label"].tolist()) == ([0, 1], [1])
     assert (task.test["label"].tolist(), task.num_classes) == ([1, 0], 2)
+
+
+@pytest.mark.parametrize("kind", ["text", "arrays"])
+def test_with_one_head_the_contexts_say_which_labels_compete(kind):
+    """In training those of the task, which may be joined with past ones; in a test those of the task alone."""
+    divided = streams.cumulative(TaskStream("hand", ((FIRST, SECOND),)))
+    if kind == "text":
+        data = TextClientData(dataset(), divided, one_head=True)
+    else:
+        texts = dataset()
+        data = ArrayData(
+            divided, np.zeros((4, 1)), texts.train_labels, np.zeros((3, 1)), texts.test_labels, 3, one_head=True
+        )
+    first, second = data.task(0, 0), data.task(0, 1)
+    assert first.context["classes"].tolist() == first.test_context["classes"].tolist() == [True, False, True]
+    assert second.context["classes"].tolist() == [True, True, True]
+    assert second.test_context["classes"].tolist() == [False, True, False]
+    assert (first.train["label"].tolist(), second.test["label"].tolist(), second.num_classes) == ([0, 2], [1], 3)
+    apart = TextClientData(dataset(), divided).task(0, 0)
+    assert "classes" not in {**apart.context, **apart.test_context}
 
 
 def test_dtypes_and_empty_sets():

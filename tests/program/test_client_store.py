@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tffcl import archive
 from tffcl.errors import ContractError
 from tffcl.program import ClientStore, merge, project
-from tffcl.transfers import shelf
 
 STATE = OrderedDict(a=np.float32(1), b=np.ones(2, np.float32), c=np.int32(3))
 
@@ -56,13 +56,13 @@ def test_a_store_says_how_large_a_state_is_and_how_often_each_entry_changed():
 
 def test_nothing_is_read_or_written_but_what_a_computation_takes_and_returns(monkeypatch):
     """Past tasks, which a round does not touch, may be many times what it does."""
-    monkeypatch.setattr(shelf, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(archive, "MEMORY_BYTES", 0)
     store = ClientStore([STATE, STATE])
     touched = []
     for name in ("__getitem__", "__setitem__"):
-        plain = getattr(shelf.Shelf, name)
+        plain = getattr(archive.Shelf, name)
         monkeypatch.setattr(
-            shelf.Shelf, name, lambda self, key, *value, plain=plain: touched.append(key) or plain(self, key, *value)
+            archive.Shelf, name, lambda self, key, *value, plain=plain: touched.append(key) or plain(self, key, *value)
         )
     store.project([1], kind("a"))
     store.merge([1], [{"c": np.int32(5)}])

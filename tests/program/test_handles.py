@@ -9,7 +9,7 @@ from placements import leaves, tensors, ways_out
 
 from tffcl.algorithms import build_fedseit
 from tffcl.program.handles import over_handles
-from tffcl.templates.placed import entries
+from tffcl.templates.tff_types import entries
 
 HANDLE = {"directory": "str", "client": "int32", "version": "int32"}
 

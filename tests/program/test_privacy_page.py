@@ -13,15 +13,15 @@ import small
 import systems
 from placements import leaves, tensors, ways_out
 
-from tffcl import runtime
+from tffcl import archive, runtime
 from tffcl.algorithms import build_confedmade, build_fed_avg, build_fil_ver
 from tffcl.client_works import EWC, EmbeddingPrivacy, FedCurv, LocalTraining
 from tffcl.finalizers import ServerSideTraining
 from tffcl.models import MADEConfig, TextCNN
 from tffcl.program import run_program
 from tffcl.program.handles import over_handles
-from tffcl.templates.placed import entries
-from tffcl.transfers import SIT, CentroidPrivacy, NoTransfer, archive
+from tffcl.templates.tff_types import entries
+from tffcl.transfers import SIT, CentroidPrivacy, NoTransfer
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "privacy.md"
 TRAINING = LocalTraining(num_epochs=1, batch_size=4, learning_rate=0.01, patience=0)

@@ -186,9 +186,9 @@ def test_a_round_writes_what_changed_at_those_that_took_part_and_nothing_of_the_
 
 
 def test_without_room_in_memory_the_results_are_the_same(tiny, process, straight, tmp_path, monkeypatch):
-    from tffcl.transfers import shelf
+    from tffcl import archive
 
-    monkeypatch.setattr(shelf, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(archive, "MEMORY_BYTES", 0)
     monkeypatch.setattr(driver, "_PREPARED_AT_ONCE", 2)
     monkeypatch.setattr(driver, "MESSAGE_BYTES", 1)
     monkeypatch.setattr(state, "_INITIALIZED_AT_ONCE", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
@@ -247,7 +248,7 @@ def test_nothing_is_compiled_again_and_memory_does_not_grow():
         for _ in range(2):  # another runtime has no need to compile either
             with runtime.in_process(clients_at_once=1):
                 compute(vectors)
-                graphs, calls = len(in_process_runtime._plans._planner._cache), itertools.count()
+                graphs, calls = len(in_process_runtime._planner.graphs), itertools.count()
 
                 def compute_again(calls=calls):
                     call = next(calls)
@@ -255,18 +256,21 @@ def test_nothing_is_compiled_again_and_memory_does_not_grow():
 
                 # A window makes 75 variables and results of 2 MB each.
                 assert_settles(compute_again, lambda: resident_bytes(os.getpid()), 16e6)
-                assert len(in_process_runtime._plans._planner._cache) == graphs
+                assert len(in_process_runtime._planner.graphs) == graphs
     assert compiler.call_count == 1
 
 
 def test_graphs_are_freed_with_their_computations():
-    cache = in_process_runtime.PlanCache()
+    in_process_runtime._plan.cache_clear()
+    gc.collect()
+    cache = in_process_runtime._planner.graphs
+    before = len(cache)
     for number in range(3):
-        cache.get(tff.tensorflow.computation(lambda x: x + number, _INT))  # noqa: B023
-    assert len(cache._planner._cache) == 3
-    with mock.patch.object(in_process_runtime, "_MAX_KEPT_PLANS", 1):
-        cache.get(tff.tensorflow.computation(lambda x: x - 1, _INT))
-    assert len(cache._plans) < 4
+        in_process_runtime._plan(tff.tensorflow.computation(lambda x: x + number, _INT))  # noqa: B023
+    assert len(cache) == before + 3
+    in_process_runtime._plan.cache_clear()
+    gc.collect()
+    assert len(cache) == before
 
 
 # -- errors and ends -------------------------------------------------------------------------------------------
@@ -304,7 +308,7 @@ def test_an_unknown_device_is_one_clear_line():
 def test_an_unknown_intrinsic_is_named():
     unknown = tff.framework.Intrinsic("federated_something", tff.FunctionType(_INTS, _INTS))
     with pytest.raises(errors.RunError, match="the in-process runtime has no federated_something"):
-        plans.Planner(None).plan(unknown)
+        plans.Planner().plan(unknown)
 
 
 def test_an_error_inside_a_computation_is_one_line_and_ends_nothing(in_process):

@@ -15,7 +15,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tffcl import errors, runtime
-from tffcl.runtime.composed_values import PartExecutor
+from tffcl.runtime.executor import WorkerExecutor
 from tffcl.runtime.worker import Worker
 
 _VECTOR = tff.TensorType(np.float32, [2])
@@ -60,7 +60,7 @@ def _two(pair):
 @contextlib.contextmanager
 def at_fetch(number, happen, monkeypatch):
     """Something happens when this fetch, counted from 0, is about to be made."""
-    numbers, original = itertools.count(), PartExecutor.fetch
+    numbers, original = itertools.count(), WorkerExecutor.fetch
 
     def counted(self, value):
         if next(numbers) == number:
@@ -68,7 +68,7 @@ def at_fetch(number, happen, monkeypatch):
         return original(self, value)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PartExecutor, "fetch", counted)
+        patch.setattr(WorkerExecutor, "fetch", counted)
         yield numbers
 
 
@@ -111,14 +111,14 @@ def test_whenever_a_worker_gets_lost(two, victim, fetch, monkeypatch, caplog):
 
 
 def test_what_the_others_have_done_is_not_done_again(two, monkeypatch):
-    asked, original = collections.Counter(), PartExecutor.call
+    asked, original = collections.Counter(), WorkerExecutor.call
 
     def counted(self, computation, *argument):
         asked[id(self), id(computation)] += 1
         return original(self, computation, *argument)
 
     call()
-    monkeypatch.setattr(PartExecutor, "call", counted)
+    monkeypatch.setattr(WorkerExecutor, "call", counted)
     with lost_at(5, two.workers[1], monkeypatch):
         _, missing = call()
     assert missing == [3, 4]
@@ -127,7 +127,7 @@ def test_what_the_others_have_done_is_not_done_again(two, monkeypatch):
 
 
 def _executor_of(two, worker, num_clients):
-    return two.workers[worker].executor(num_clients)
+    return two.workers[worker].executors.get(num_clients)
 
 
 def test_without_leave_nobody_is_left_out(two, monkeypatch):

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors, runtime
-from tffcl.runtime import executor, limits
+from tffcl.runtime import executor, wire
 
 _VECTOR = tff.TensorType(np.float32, [None])
 _TASK = tff.to_type(collections.OrderedDict(tokens=_VECTOR, train=collections.OrderedDict(extremes=_VECTOR)))
@@ -44,18 +44,16 @@ def _task(tokens: int, extremes: int):
 
 @pytest.fixture(name="small_limit")
 def _small_limit(monkeypatch):
-    monkeypatch.setattr(limits, "MAX_MESSAGE_BYTES", _LIMIT)
+    monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", _LIMIT)
 
 
 @pytest.mark.usefixtures("small_limit", "tff_context")
 def test_what_clients_hold_is_named_with_its_size_and_nothing_is_sent(monkeypatch):
-    from tffcl.runtime import stubs
+    from tffcl.runtime.executor import WorkerStub
 
     sent = []
-    send = stubs.WorkerStub.create_encoded_value
-    monkeypatch.setattr(
-        stubs.WorkerStub, "create_encoded_value", lambda stub, request: sent.append(1) or send(stub, request)
-    )
+    send = WorkerStub.create_encoded_value
+    monkeypatch.setattr(WorkerStub, "create_encoded_value", lambda stub, request: sent.append(1) or send(stub, request))
     with pytest.raises(errors.RunError) as caught:
         _totals_of_clients([_task(10, 5000)] * 4)  # 80,000 bytes; 20,000 for each client
     message = str(caught.value)
@@ -102,7 +100,7 @@ _identity = tff.tensorflow.computation(lambda x: tf.nest.map_structure(tf.identi
 def test_a_structure_comes_in_parts_where_its_type_says_that_it_is_large(num_workers, parts, monkeypatch):
     with runtime.local(num_threads=1, num_workers=num_workers):
         expected = parts()
-        monkeypatch.setattr(limits, "MAX_MESSAGE_BYTES", _LIMIT)
+        monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", _LIMIT)
         whole, fetch = [], executor.WorkerExecutor.fetch
 
         def watched(self, value_ref):
@@ -119,4 +117,4 @@ def test_a_structure_comes_in_parts_where_its_type_says_that_it_is_large(num_wor
 
 
 def test_the_limit_is_below_that_of_protobuf():
-    assert limits.MAX_MESSAGE_BYTES < 2**31 - 1
+    assert wire.MAX_MESSAGE_BYTES < 2**31 - 1

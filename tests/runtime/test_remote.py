@@ -17,7 +17,8 @@ import tensorflow_federated as tff
 from serving import Accident, assert_settles, is_running, wait_until
 
 from tffcl import errors, runtime
-from tffcl.runtime import health, remote_runtime, remote_workers
+from tffcl.runtime import executor, worker_runtimes
+from tffcl.runtime import worker as worker_lib
 from tffcl.runtime.processes import resident_bytes
 from tffcl.runtime.worker import Worker
 
@@ -128,11 +129,11 @@ def test_a_worker_that_needs_longer_than_the_deadline():
 
 
 def test_a_worker_that_is_slow_to_free_something_is_not_lost(monkeypatch):
-    monkeypatch.setattr(remote_workers, "_DISPOSE_SECONDS", 0.2)
+    monkeypatch.setattr(executor, "_DISPOSE_SECONDS", 0.2)
     with two_workers() as (entered, workers):
         assert _quick(CLIENTS) == 10
         os.kill(workers[1].pid, signal.SIGSTOP)
-        entered.workers[1].forget(2)
+        entered.workers[1].executors.forget(2)
         os.kill(workers[1].pid, signal.SIGCONT)
         assert _quick(CLIENTS) == 10
         assert not entered.events
@@ -175,7 +176,7 @@ def test_workers_of_others_go_on_and_our_own_end():
         with runtime.remote([one.address]):
             assert _quick(CLIENTS) == 10
         assert is_running(one.pid)
-        assert health.check(one.address, 5.0) is None
+        assert worker_lib.probe(one.address, 5.0) is None
     with runtime.local(num_threads=1, num_workers=2) as local:
         pids = [process.pid for process in local.processes]
         assert _quick(CLIENTS) == 10
@@ -210,14 +211,14 @@ def test_no_thread_watches_a_channel_that_will_be_closed():
 
 
 def test_workers_that_are_not_there(monkeypatch):
-    monkeypatch.setattr(remote_runtime, "_START_SECONDS", 1.0)
+    monkeypatch.setattr(worker_runtimes, "_START_SECONDS", 1.0)
     with pytest.raises(errors.RunError, match="no worker answers at localhost:9 .*tffcl worker"):
         runtime.remote(["localhost:9"])
 
 
 @pytest.mark.parametrize("options", [{"call_timeout": 0}, {"patience": -1.0}])
 def test_seconds_that_are_none(options):
-    with Worker(1) as one, pytest.raises(errors.InputError, match="seconds above 0"):
+    with Worker(1) as one, pytest.raises(errors.InputError, match="a number above 0"):
         runtime.remote([one.address], **options)
 
 

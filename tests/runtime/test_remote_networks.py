@@ -128,9 +128,9 @@ def test_one_of_two_machines_is_cut_off_in_mid_round(machines):
 
 @pytest.mark.slow
 def test_a_machine_that_was_cut_off_before_is_one_clear_line(machines, monkeypatch):
-    from tffcl.runtime import remote_runtime
+    from tffcl.runtime import worker_runtimes
 
-    monkeypatch.setattr(remote_runtime, "_START_SECONDS", 2.0)
+    monkeypatch.setattr(worker_runtimes, "_START_SECONDS", 2.0)
     machines[1].cut()
     with pytest.raises(errors.RunError, match=r"no worker answers at 10\.213\.2\.2:9000"):
         runtime.remote([machine.address for machine in machines])

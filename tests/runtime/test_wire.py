@@ -66,7 +66,7 @@ def test_request_equals_tffs(value, type_spec):
 
 
 @settings(max_examples=25)
-@given(st.lists(st.integers(0, 3 * wire._MIN_BYTES), max_size=4))
+@given(st.lists(st.integers(0, 3 * wire.LARGE_BYTES), max_size=4))
 def test_request_equals_tffs_for_any_sizes(sizes):
     ours, theirs = _both_ways([_large(shape=(size,)) for size in sizes], _at_clients(VECTOR))
     assert ours == theirs

@@ -1,4 +1,4 @@
-"""The worker process: it starts, says how it ended, and is gone after every kind of exit (no TFF here)."""
+"""The worker process: it starts, tells how it ended, and is gone after every kind of exit; addresses of workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import threading
 import pytest
 from serving import PATIENCE, children, is_gone_soon, is_running
 
-from tffcl import errors
+from tffcl import errors, flags, runtime
+from tffcl.runtime import serve
 from tffcl.runtime import worker as worker_lib
 
 _START = """
@@ -176,3 +177,60 @@ def test_the_missing_worker_of_a_broken_installation(monkeypatch):
     monkeypatch.setattr(worker_lib.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(errors.RunError, match="not installed"):
         worker_lib.find_worker_binary()
+
+
+# -- addresses -------------------------------------------------------------------------------------------------
+
+WRONG_ADDRESSES = [
+    "", "localhost", "localhost:", ":99999", ":9000", "localhost:x", "localhost:0", "localhost:70000",
+    "localhost:9000:1", "::1:9000", "[::1]", "dns:///localhost:9000", "unix:/tmp/socket", "http://localhost:9000",
+    "local host:9000", "localhost:9\u0660", "localhost:+9000",
+]  # fmt: skip
+
+TAKES_ADDRESSES = {
+    "runtime": lambda address: runtime.remote([address]),
+    "tffcl worker --check": serve.check,
+    "--workers": lambda address: flags.parse_run(
+        ["fedseit", "--data", "sample", "--runtime", "remote", "--workers", f"localhost:9000,{address}"]
+    ),
+}
+
+
+@pytest.mark.parametrize("take", TAKES_ADDRESSES.values(), ids=TAKES_ADDRESSES)
+@pytest.mark.parametrize("address", WRONG_ADDRESSES)
+def test_what_grpc_would_read_in_a_way_of_its_own_is_refused_wherever_it_comes_in(address, take):
+    with pytest.raises(errors.InputError, match="expected host:port") as caught:
+        take(address)
+    assert f"found {address!r}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost:1", "worker-a.example:65535", "10.213.1.2:9000", "[::1]:9000", "[fe80::1%eth0]:9"]
+)
+def test_what_is_an_address(address):
+    assert worker_lib.check_addresses([address]) == [address]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "message"),
+    [([], "a list of host:port"), ("localhost:1", "a list of host:port"), (["a:1", "a:1"], "each worker once")],
+)
+def test_lists_of_addresses_that_are_none(addresses, message):
+    with pytest.raises(errors.InputError, match=message):
+        runtime.remote(addresses)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--runtime", "remote"], "--workers"),
+        (["--workers", "a:1"], "--runtime remote"),
+        (["--on-lost-worker", "leave-out"], "--runtime remote"),
+        (["--call-timeout", "3"], "--runtime remote"),
+        (["--runtime", "remote", "--workers", "a:1", "--client-dir", "here"], "absolute path"),
+    ],
+)
+def test_flags_of_workers_that_do_not_go_together(args, message):
+    with pytest.raises(errors.InputError, match=message):
+        flags.parse_run(["fedseit", "--data", "sample", *args])

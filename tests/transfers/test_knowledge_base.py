@@ -158,10 +158,10 @@ def test_entries_are_appended_in_files_of_their_own(tmp_path):
 
 
 def test_what_memory_does_not_hold_lies_on_the_disk(monkeypatch):
-    from tffcl.transfers import shelf
+    from tffcl import archive
 
     expected, _ = filled()
-    monkeypatch.setattr(shelf, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(archive, "MEMORY_BYTES", 0)
     base, _ = filled()
     np.testing.assert_array_equal(base.rows(range(6)), expected.rows(range(6)))
     for entry in range(6):

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow_federated as tff
 
 from tffcl.templates.compose import AggregationFactory
-from tffcl.templates.placed import at_clients
+from tffcl.templates.tff_types import at_clients
 
 WEIGHTED, UNWEIGHTED = (tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory)
 _Create = Callable[..., tff.templates.AggregationProcess]

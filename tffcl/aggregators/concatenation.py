@@ -9,8 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.templates.entries import ordered
-from tffcl.templates.placed import at_clients, entries
+from tffcl.templates.tff_types import at_clients, entries, ordered
 
 
 class ConcatenationFactory(tff.aggregators.UnweightedAggregationFactory):

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.aggregators.building import WEIGHTED, factory_of, is_factory, process_of
 from tffcl.templates.compose import AggregationFactory
-from tffcl.templates.placed import entries
+from tffcl.templates.tff_types import entries
 
 
 def by_name(**factories: AggregationFactory) -> AggregationFactory:

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators import sparse_update
-from tffcl.templates.placed import at_clients
+from tffcl.templates.tff_types import at_clients
 
 
 class SparseMeanFactory(tff.aggregators.UnweightedAggregationFactory):

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.templates.placed import entries
+from tffcl.templates.tff_types import entries
 
 WANTED = "<delta=float32[n],sent=bool[n]>"
 

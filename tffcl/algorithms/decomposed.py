@@ -131,6 +131,8 @@ FEDSEIT = Method(
     "Foreign adaptives are feature extractors of their own, aligned with the client's; SIT picks which.",
     "Chaudhary et al., 2022",
     learns=(LABELS,),
+    takes=("text",),
+    needs="it aligns features of text; fedweit adds what others have learned into any network",
     options=_OPTIONS,
     foreign="aligned",
     selection="previous",

@@ -68,6 +68,7 @@ def build_fed_avg(
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     seed: int = 0,
     phases: Sequence[client_works.Phase] = (),
+    keep_local: bool = False,
 ) -> ContinualProcess:
     """FedAvg (McMahan et al., 2017) of the network's kernels; biases and head belong to each client and task.
 
@@ -85,10 +86,14 @@ def build_fed_avg(
       seed: of everything random at the server.
       phases: parts of a client's round, over "base" and "local": FedRep (Collins et al., 2021) trains the head first,
         then the kernels.
+      keep_local: biases and head belong to the client alone and go on from task to task, for clients that train on
+        their past tasks, too.
     """
     import tensorflow_federated as tff
 
-    work = client_works.PlainWork(network, training or LocalTraining(), seed, penalties_of(proximal, penalty), phases)
+    work = client_works.PlainWork(
+        network, training or LocalTraining(), seed, penalties_of(proximal, penalty), phases, keep_local
+    )
     size = network.kernels.size
     factory = aggregator or tff.aggregators.MeanFactory(no_nan_division=True)
     if work.shared_type.shape[0] > size:
@@ -129,6 +134,11 @@ def build_fed_curv(
     return build_fed_avg(network, penalty=client_works.FedCurv(weight, fisher_examples), **options)
 
 
+def _replay(network: models.Network, **options: Any) -> ContinualProcess:
+    """One head for all tasks: it is trained on all of them. A density's parameters are one client's and task's."""
+    return build_fed_avg(network, keep_local=isinstance(network, models.Classifier), **options)
+
+
 def _fed_prox(network: models.Network, prox: Proximal, **options: Any) -> ContinualProcess:
     return build_fed_avg(network, proximal=prox.proximal, **options)
 
@@ -157,7 +167,7 @@ EWC = Method("ewc", _ewc, "FedAvg whose clients hold on to what mattered to thei
              "Kirkpatrick et al., 2017", options={"importance": Importance})  # fmt: skip
 FED_CURV = Method("fedcurv", _fed_curv, "FedAvg whose clients stay near each other where it matters to the others.",
                   "Shoham et al., 2019", options={"importance": Importance}, defaults={"penalty": 1.0})  # fmt: skip
-REPLAY = Method("replay", build_fed_avg, "FedAvg whose clients keep all examples of their past tasks.",
+REPLAY = Method("replay", _replay, "FedAvg whose clients keep all examples of their past tasks.",
                 pool="cumulative")  # fmt: skip
 OFFLINE = Method("offline", build_fed_avg, "All data of all clients and tasks in one place: the reference.",
                  pool="all", clients="alone")  # fmt: skip

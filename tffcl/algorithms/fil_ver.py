@@ -94,7 +94,7 @@ def build_fil_ver(
     if sharing == "none":
         return templates.compose_continual_process(work, factory, update)
     options = server_side_training if isinstance(server_side_training, finalizers.ServerSideTraining) else None
-    finalizer = finalizers.build_server_side_training(update, model.classifier, told, options, seed)
+    finalizer = finalizers.build_server_side_training(update, model.classifier, told, options, seed, model.label_mask)
     rows = aggregators.by_name(weights=factory, rehearsal=aggregators.ConcatenationFactory())
     return templates.compose_continual_process(work, rows, finalizer)
 
@@ -185,6 +185,10 @@ class FilVerMethod(Method):
     def check(self, plan: Plan) -> None:
         """See `Method.check`."""
         own = plan.group(Rehearsal)
+        if self.study and plan.scenario != "domains":
+            raise OptionError(
+                "scenario", f"{self.name} is of section 5.1, whose tasks are domains: permutations of pixels"
+            )
         if self.study and plan.num_clients != 1:
             raise OptionError(
                 "num_clients",
@@ -260,7 +264,10 @@ def _method(name: str, about: str, **changed: Any) -> FilVerMethod:
 
 
 _EBR: dict[str, Any] = {"encoder": "deterministic"}
-_STUDY: dict[str, Any] = {"encoder": "deterministic", "study": True, "clients": "alone"}
+_STUDY: dict[str, Any] = {
+    "encoder": "deterministic", "study": True, "clients": "alone", "takes": ("image",),
+    "needs": "the tasks of section 5.1 are permutations of pixels; take ebr or vanilla",
+}  # fmt: skip
 _OFFLINE: dict[str, Any] = {"pool": "all", "clients": "alone", "memory": 0}
 METHODS = {
     each.name: each

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tffcl.errors import InputError
-from tffcl.options import Options, option
+from tffcl.options import options_of
 
 if TYPE_CHECKING:
     from tffcl.experiment.plan import Plan
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 LABELS, DENSITY = "labels", "density"  # what there is to learn
 
 # Parameters of a builder that the experiment fills in.
-_GIVEN = ("network", "training", "seed", "aggregator", "server_optimizer")
-_SCALARS: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+_SUPPLIED = ("network", "training", "seed", "aggregator", "server_optimizer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +34,9 @@ class Method:
       about: one line on what it does.
       paper: authors and year.
       learns: `LABELS`, `DENSITY` or both.
+      takes: kinds of data, where not all will do of which there is something to learn.
+      needs: what other data lack, for the message.
+      reference: FILE.py:NAME, where it is the user's.
       options: parameter of the builder -> dataclass of options that is handed to it.
       foreign: None, or how foreign adaptives enter the network: "added" (FedWeIT) or "aligned" (FedSeIT).
       selection: the default transfer of a method with foreign adaptives.
@@ -52,6 +54,9 @@ class Method:
     about: str = ""
     paper: str = ""
     learns: tuple[str, ...] = (LABELS, DENSITY)
+    takes: tuple[str, ...] = ()
+    needs: str = ""
+    reference: str = ""
     options: Mapping[str, type] = dataclasses.field(default_factory=dict)
     foreign: Optional[str] = None
     selection: Optional[str] = None
@@ -61,6 +66,12 @@ class Method:
     own_network: bool = False
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     schedule: Optional[str] = None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of data that it takes: text, images and vectors have labels, binary vectors a density."""
+        labelled = ("text", "image", "vector") if LABELS in self.learns else ()
+        return self.takes or labelled + (("binary",) if DENSITY in self.learns else ())
 
     def option_groups(self) -> tuple[type, ...]:
         """Dataclasses of the method's own options."""
@@ -108,7 +119,7 @@ def method(
     """
 
     def decorate(builder: Callable[..., ContinualProcess]) -> Method:
-        own = _options_of(builder)
+        own = options_of(builder, _SUPPLIED)
         options = dict(declared.pop("options", {}))
         if own is not None:
             options["own"] = own
@@ -122,42 +133,6 @@ def method(
         )
 
     return decorate
-
-
-def _options_of(builder: Callable[..., Any]) -> Optional[type]:
-    """The parameters of a builder that are options, as a dataclass; None without any."""
-    told, fields = _described(inspect.getdoc(builder) or ""), []
-    for parameter in inspect.signature(builder).parameters.values():
-        if parameter.name in _GIVEN or parameter.default is parameter.empty:
-            continue
-        annotation = parameter.annotation
-        kind = _SCALARS.get(annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
-        if kind is not None:
-            fields.append((parameter.name, kind, option(parameter.default, told.get(parameter.name, ""))))
-    if not fields:
-        return None
-    return dataclasses.make_dataclass(
-        f"{builder.__name__}_options", fields, bases=(Options,), frozen=True, namespace={"from_signature": True}
-    )
-
-
-def _described(doc: str) -> dict[str, str]:
-    """Parameter -> description, from the `Args` of a docstring."""
-    told: dict[str, str] = {}
-    inside, current = False, ""
-    for line in doc.split("\n"):
-        if line.strip() in ("Args:", "Arguments:"):
-            inside = True
-        elif inside and line and not line.startswith(" "):
-            break
-        elif inside and line.strip():
-            head, separator, rest = line.strip().partition(": ")
-            if separator and head.isidentifier() and len(line) - len(line.lstrip()) <= 4:
-                current = head
-                told[current] = rest
-            elif current:
-                told[current] += f" {line.strip()}"
-    return told
 
 
 def require(holds: bool, name: str, reason: str) -> None:

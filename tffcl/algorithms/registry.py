@@ -9,9 +9,8 @@ from tffcl.algorithms.method import Method
 from tffcl.errors import InputError
 from tffcl.parts import Registry
 
-METHODS = Registry(
-    "method", "tffcl.methods", {**decomposed.METHODS, **made.METHODS, **fil_ver.METHODS, **fed_avg.METHODS}
-)
+SHIPPED: dict[str, Method] = {**decomposed.METHODS, **made.METHODS, **fil_ver.METHODS, **fed_avg.METHODS}
+METHODS = Registry("method", "tffcl.methods", SHIPPED)
 
 
 def find_method(reference: str) -> Method:
@@ -25,7 +24,7 @@ def find_method(reference: str) -> Method:
         raise InputError(
             f"method: {reference} is a {type(found).__name__}; make it a method with the decorator @tffcl.method()"
         )
-    return found
+    return found if reference in SHIPPED else dataclasses.replace(found, reference=reference)
 
 
 def beside(method: Method, reference: str) -> Method:

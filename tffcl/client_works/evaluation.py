@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tffcl.client_works import randomness
 from tffcl.client_works.randomness import Step
-from tffcl.models.network import Classifier, Network, Tensors, masks_of
+from tffcl.models.network import Classifier, Network, Tensors, competing, masks_of
 
 BATCH = 256  # examples at a time: what is not trained needs no gradients, and large batches little more time
 
@@ -42,8 +42,10 @@ def evaluated(
       -log p(x) of each example in nats, p the mean over the network's patterns of connectivity.
     """
     if isinstance(network, Classifier):
+        context = data["context"]
         return classified(
-            lambda batch: network.logits(kernels, local, attention, data["context"], batch, None), data["examples"]
+            lambda batch: competing(network.logits(kernels, local, attention, context, batch, None), context),
+            data["examples"],
         )
     return OrderedDict(losses=_mixed(network, kernels, local, attention, plan, data))
 

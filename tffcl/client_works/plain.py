@@ -47,6 +47,8 @@ class PlainWork(LocalWork):
       seed: of the server's first kernels.
       penalty: `Proximal`, `EWC`, `FedCurv`, any `Penalty`, or several.
       phases: parts of a round, over the variables "base" and "local"; none for one in which both train.
+      keep_local: a client's local parameters, its head among them, go on from task to task, and serve all of its tasks;
+        else every task has its own. For clients that train on their past tasks, too.
 
     Raises:
       InputError: the network has places for foreign adaptives, or the penalty is no `Penalty`.
@@ -60,12 +62,14 @@ class PlainWork(LocalWork):
         seed: int = 0,
         penalty: Penalties = None,
         phases: Sequence[Phase] = (),
+        keep_local: bool = False,
     ):
         if network.num_foreign:
             raise errors.InputError(f"network: expected no places for foreign adaptives, found {network.num_foreign}")
         self.network, self.training, self._seed = network, training, seed
         self.penalties = PenaltySet(penalty, network.kernels.size)
         self.phases, self.masks = tuple(phases) or (Phase(),), masks_of(network)
+        self.keep_local = keep_local
         self._set_types()
 
     def _set_types(self) -> None:
@@ -114,6 +118,8 @@ class PlainWork(LocalWork):
         task = state["task"] + 1
         key = randomness.fold(randomness.fold(state["key"], task), randomness.LOCAL)
         local = self.network.initial_local(key)
+        if self.keep_local:
+            local = tf.where(task == 0, local, state["local"])
         return dict(state, task=task, schedule=fresh_schedule(self.training), local=local)
 
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
@@ -185,7 +191,8 @@ class PlainWork(LocalWork):
     # -- evaluation ------------------------------------------------------------------------------------------
 
     def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
-        return OrderedDict(plan=state["plan"], local=of_task(task, state["past_local"], state["local"]))
+        local = state["local"] if self.keep_local else of_task(task, state["past_local"], state["local"])
+        return OrderedDict(plan=state["plan"], local=local)
 
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """The server's newest kernels with one task's own local parameters on examples: see `evaluated`."""

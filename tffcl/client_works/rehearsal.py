@@ -36,6 +36,7 @@ from tffcl.client_works.randomness import Step
 from tffcl.client_works.sharing import Sharing, task_rows
 from tffcl.models.encoders import FrozenEncoder, draw, mean_of
 from tffcl.models.mlp import MLP
+from tffcl.models.network import CLASSES, competing, label_mask_type, occurring
 from tffcl.templates.admission import Fault
 
 
@@ -49,6 +50,8 @@ class RehearsalModel:
       initial: its first weights, float32 `[classifier.weights.size]`, those of pre-training for example; None to
         draw them.
       memory_encoder: what the client's memories are made with, if not with `encoder`: an ablation ("noise").
+      label_mask: contexts say which labels may occur in a task, and only these compete, in training with those that
+        are remembered (see `tffcl.models.network.competing`): for tasks that differ in their labels.
 
     Raises:
       InputError: parts of different sizes.
@@ -58,6 +61,7 @@ class RehearsalModel:
     classifier: MLP
     initial: np.ndarray | None = None
     memory_encoder: FrozenEncoder | None = None
+    label_mask: bool = False
 
     def __post_init__(self) -> None:
         size = self.encoder.encoder.embedding_size
@@ -83,7 +87,7 @@ class RehearsalWork(LocalWork):
     """Trains a classifier on embeddings of the task mixed with samples of remembered ones (FIL-VER, section 3.2).
 
     The encoder sees every example once, in `prepare`: what trains, evaluates and is remembered are statistics. All
-    labels are one head's: tasks are domains of the same labels.
+    labels are one head's: tasks are domains of the same labels, or with a label mask differ in their labels.
 
     Args:
       model: encoder and classifier.
@@ -139,7 +143,8 @@ class RehearsalWork(LocalWork):
         self.train_reads = tuple(self.state_type)
         self.train_writes = ("schedule", "offered", *self.penalties.changes_in_round)
         self.evaluate_type = OrderedDict(task=self.state_type["task"])
-        self.context_type = self._encoder.context_type
+        mask = label_mask_type(self._classifier.classes) if self.model.label_mask else {}
+        self.context_type = OrderedDict(self._encoder.context_type, **mask)
         label = tff.TensorType(np.int32, [None])
         self.example_type = OrderedDict(self._encoder.example_type, label=label)
         stats = tff.TensorType(np.float32, [None, width])
@@ -186,7 +191,7 @@ class RehearsalWork(LocalWork):
             nothing = rehearsal_memory.no_rows(self._encoder.stats_size)
             rows = rehearsal_memory.remember(nothing, rows, self._task_capacity)
         kept = rehearsal_memory.remember(_of_state(state), rows, self._capacity)
-        changed = self.penalties.end_task(state, shared, self._importance(shared, state, train))
+        changed = self.penalties.end_task(state, shared, self._importance(shared, state, data))
         return dict(state, **_to_state(kept), **changed), OrderedDict(knowledge=tf.zeros([0]))
 
     # -- one round -------------------------------------------------------------------------------------------
@@ -202,14 +207,18 @@ class RehearsalWork(LocalWork):
         stats = tf.concat([data["train"]["stats"], memory["vectors"]], 0)
         labels = tf.concat([data["train"]["label"], memory["label"]], 0)
         count = tf.where(num_examples(data["train"]) > 0, tf.size(labels), 0)
-        return Round(state, shared, data, number, {"weights": shared}, count, {"stats": stats, "label": labels})
+        mask = {}
+        if self.model.label_mask:
+            mask = {CLASSES: data["context"][CLASSES] | occurring(memory["label"], self._classifier.classes)}
+        return Round(state, shared, data, number, {"weights": shared}, count, ({"stats": stats, "label": labels}, mask))
 
     def step_loss(
         self, values: Mapping[str, Value], rows: tf.Tensor, step: Step, here: Round
     ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
-        batch = {name: tf.gather(entries, rows) for name, entries in here.extra.items()}
+        examples, mask = here.extra
+        batch = {name: tf.gather(entries, rows) for name, entries in examples.items()}
         z = draw(batch["stats"], step.key, self._encoder.embedding_size, self._encoder.variational)
-        logits = self._classifier.logits(values["weights"], z)
+        logits = competing(self._classifier.logits(values["weights"], z), mask)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
         loss = tf.reduce_mean(losses)
         return loss, loss, batch
@@ -218,24 +227,25 @@ class RehearsalWork(LocalWork):
         return self._classifier.logits(values["weights"], mean_of(self._encoder, batch["stats"]))
 
     def held_out_loss(self, values: Mapping[str, Value], here: Round) -> tf.Tensor:
-        sums = self._sums(values["weights"], here.data["validation"])
+        sums = self._sums(values["weights"], here.data["context"], here.data["validation"])
         return sums["loss"] / sums["count"]
 
-    def _importance(self, weights: tf.Tensor, state: Tensors, train: Tensors) -> Measure:
+    def _importance(self, weights: tf.Tensor, state: Tensors, data: Mapping[str, Tensors]) -> Measure:
         """Fisher information of the classifier's weights on a task's embeddings."""
 
         def losses(weights: tf.Tensor, batch: Tensors) -> tf.Tensor:
             logits = self._classifier.logits(weights, mean_of(self._encoder, batch["stats"]))
+            logits = competing(logits, data["context"])
             return tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
 
         key = randomness.fold(self._task_key(state), randomness.EXAMPLES)
-        return lambda most: mean_of_squares(losses, weights, train, key, most)
+        return lambda most: mean_of_squares(losses, weights, data["train"], key, most)
 
     def end_round(
         self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict
     ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
         state, train, weights = here.state, here.data["train"], changed.pop("weights")
-        entries, _ = self.penalties.end_round(state, weights, self._importance(weights, state, train))
+        entries, _ = self.penalties.end_round(state, weights, self._importance(weights, state, here.data))
         finite = all_finite([weights, *entries.values()])
         metrics["examples"] = num_examples(train)
         metrics["remembered"] = tf.size(_of_state(state)["label"])
@@ -291,11 +301,11 @@ class RehearsalWork(LocalWork):
 
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """The server's classifier on mu, the centre of each example's posterior: sums `count`, `loss`, `correct`."""
-        return self._sums(shared, examples)
+        return self._sums(shared, context, examples)
 
-    def _sums(self, weights: tf.Tensor, examples: Tensors) -> OrderedDict:
+    def _sums(self, weights: tf.Tensor, context: Tensors, examples: Tensors) -> OrderedDict:
         def logits(batch: Tensors) -> tf.Tensor:
-            return self._classifier.logits(weights, mean_of(self._encoder, batch["stats"]))
+            return competing(self._classifier.logits(weights, mean_of(self._encoder, batch["stats"])), context)
 
         return classified(logits, {name: examples[name] for name in ("stats", "label")})
 

@@ -21,12 +21,11 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tffcl import client_works, datasets, models
+from tffcl import archive, client_works, datasets, models
 from tffcl.client_works import evaluation
 from tffcl.program import scoring
 from tffcl.program.state import RunState
 from tffcl.templates import ContinualProcess
-from tffcl.transfers import archive
 
 _SAMPLES, _MOST_CLIENTS = 10, 5
 

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from tffcl.algorithms import registry
 from tffcl.algorithms.method import Method
 from tffcl.client_works.options import LocalTraining
+from tffcl.errors import InputError
 from tffcl.experiment import defaults, kinds
-from tffcl.experiment.groups import Data, Output, Privacy, Runtime, Stream
+from tffcl.experiment.groups import SCENARIO_SUPPLIED, SCENARIOS, Data, Output, Privacy, Runtime, Stream
 from tffcl.models.registry import NetworkPart, network_of
-from tffcl.options import Field, OptionError, checked, fields_of, flat, shown, to_toml
+from tffcl.options import Field, OptionError, checked, fields_of, flat, names_of, options_of, shown, to_toml
 from tffcl.program.settings import Settings
+from tffcl.transfers.options import SUPPLIED as TRANSFER_SUPPLIED
+from tffcl.transfers.options import TRANSFERS
 
 if TYPE_CHECKING:
     from tffcl.experiment.plan import Plan
@@ -34,7 +37,8 @@ class Experiment:
 
     Args:
       method: a name of `tffcl list`, FILE.py:NAME, or a `Method`.
-      data: what is learned from: a name, a folder, FILE.py:NAME, or a data set of `tffcl.datasets`.
+      data: what is learned from: a name, a table, a folder, FILE.py:NAME, or a data set of `tffcl.datasets`, as
+        `from_arrays`, `from_frames` and `from_texts` make it.
       network: a name of `tffcl list`, FILE.py:NAME, or a function that makes a Keras model of an input shape and a
         number of classes; None for what suits the data.
       **options: by name.
@@ -46,6 +50,8 @@ class Experiment:
     method: Method
     data: Any
     network: Optional[NetworkPart]
+    kind: str
+    own: Mapping[str, type]
     given: Mapping[str, Any]
 
     def __init__(
@@ -55,9 +61,22 @@ class Experiment:
         for name, value in (("method", chosen), ("data", data)):
             object.__setattr__(self, name, value)
         kind = kinds.kind_of(chosen, data, network)
-        object.__setattr__(self, "network", network_of(network, chosen, kind))
+        for name, value in (
+            ("kind", kind),
+            ("network", network_of(network, chosen, kind)),
+            ("own", _own_options(data, options)),
+        ):
+            object.__setattr__(self, name, value)
+        self._check_names()
         object.__setattr__(self, "given", self._checked(options))
         self.groups  # noqa: B018 - options that do not go together are refused now
+
+    def _check_names(self) -> None:
+        """Refuses an option of a part of the user's that another part declares, too."""
+        names = names_of([group for _, group in self.group_types])
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise OptionError(twice, "is declared by two parts of this run; give your own another name")
 
     def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         known = self.fields
@@ -67,6 +86,12 @@ class Experiment:
                 hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(sorted(known))}"
                 raise OptionError(name, f"is no option of {self.method.name} on {self.kind} data{hint}")
         values = {name: checked(known[name], value) for name, value in options.items()}
+        if self._value("scenario", values) == "domains" and self.kind != "image":
+            raise OptionError(
+                "scenario",
+                f"domains are rotations and permutations of images, and here are {self.kind} data; take non-iid or "
+                "sequence",
+            )
         for name in values:
             only = known[name].option.only
             if only and not set(only) & {self.kind, self._value("scenario", values)}:
@@ -78,11 +103,6 @@ class Experiment:
         return values
 
     @property
-    def kind(self) -> str:
-        """Kind of the data as the network takes them: "text", "image", "vector" or "binary"."""
-        return kinds.kind_of(self.method, self.data, self.network)
-
-    @property
     def data_name(self) -> str:
         """What the data are called; the method's usual ones where none are given."""
         return kinds.name_of(self.data) or ""
@@ -91,16 +111,19 @@ class Experiment:
     def group_types(self) -> tuple[tuple[str, type], ...]:
         """(title, dataclass) of every group of options."""
         titled: dict[str, tuple[type, ...]] = {
-            "data": (Data,),
-            "stream": (Stream,),
+            "data": (Data, *self._own("data")),
+            "stream": (Stream, *self._own("stream")),
             "network": () if self.network is None else self.network.options,
             "training": (Settings, LocalTraining),
-            "method": tuple(self.method.options.values()),
+            "method": (*self.method.options.values(), *self._own("method")),
             "privacy": (Privacy,),
             "runtime": (Runtime,),
             "output": (Output,),
         }
         return tuple((title, each) for title, groups in titled.items() for each in groups)
+
+    def _own(self, title: str) -> tuple[type, ...]:
+        return (self.own[title],) if title in self.own else ()
 
     @property
     def fields(self) -> dict[str, Field]:
@@ -144,7 +167,7 @@ class Experiment:
         }
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("method", "data", "network", "given"):
+        if name.startswith("_") or name in ("method", "data", "network", "kind", "own", "given"):
             raise AttributeError(name)
         fields = self.fields
         if name not in fields:
@@ -189,9 +212,20 @@ class Experiment:
             and not (field.option.sparse and values[name] == field.default and usual[name] == field.default)
             and (not field.option.only or set(field.option.only) & {self.kind, scenario})
         }
-        if self.network is not None and not self.network.usual:
-            recorded["network"] = self.network.name
+        if self._named_network is not None:
+            recorded["network"] = self._named_network
         return {**recorded, "method": self.label}
+
+    @property
+    def _named_network(self) -> Optional[str]:
+        """The network's name, where it is not what suits the data."""
+        if self.network is None:
+            return None
+        try:
+            usual = network_of(None, self.method, kinds.kind_of(self.method, self.data))
+        except InputError:  # only with this network does the method take such data
+            usual = None
+        return None if usual is not None and usual.name == self.network.name else self.network.name
 
     def to_toml(self) -> str:
         """All options as a configuration file, for `--config`."""
@@ -200,7 +234,11 @@ class Experiment:
         for title, kind in self.group_types:
             group = titled.setdefault(title, {})
             group.update({field.name: values[field.name] for field in fields_of(kind) if field.name != "data"})
-        top = {"method": self.method.name, "data": self.data if isinstance(self.data, str) else None}
+        top = {
+            "method": self.method.reference or self.method.name,
+            "data": self.data if isinstance(self.data, str) else None,
+            "network": self._named_network,
+        }
         head = "".join(f"{name} = {shown_toml(value)}\n" for name, value in top.items() if value is not None)
         return f"{head}\n{to_toml(titled.items())}"
 
@@ -219,6 +257,18 @@ class Experiment:
     def run(self) -> Results:
         """Runs the method, and returns the results, which stand in `results.directory` too."""
         return self.plan().run()
+
+
+def _own_options(data: Any, options: Mapping[str, Any]) -> dict[str, type]:
+    """Options that parts of the user's declare, by the title of their group; a network and a method have theirs."""
+    found = {"data": kinds.own_options(data)}
+    for title, name, registry_of, supplied in (
+        ("stream", "scenario", SCENARIOS, SCENARIO_SUPPLIED),
+        ("method", "selection", TRANSFERS, TRANSFER_SUPPLIED),
+    ):
+        if registry_of.is_own(options.get(name)):
+            found[title] = options_of(registry_of.get(options[name]), supplied)
+    return {title: group for title, group in found.items() if group is not None}
 
 
 def shown_toml(value: Any) -> str:

@@ -14,13 +14,13 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tffcl import models, program, streams
+from tffcl import archive, models, program, streams
 from tffcl.algorithms.fil_ver import Rehearsal
 from tffcl.client_works import LocalTraining, RehearsalModel, randomness
 from tffcl.experiment.sources import checksum
 from tffcl.models.encoders import mean_of
+from tffcl.models.network import competing, with_label_mask
 from tffcl.models.options import EncoderConfig
-from tffcl.transfers import archive
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,8 @@ def build_classifier(plan: Any, encoder: models.Encoder) -> models.MLP:
 def build_network(plan: Any) -> models.EmbeddingClassifier:
     """Both in one network: what is pre-trained, and what the end-to-end methods train throughout."""
     encoder = build_encoder(plan)
-    return models.EmbeddingClassifier(encoder, build_classifier(plan, encoder), plan.group(EncoderConfig).beta)
+    network = models.EmbeddingClassifier(encoder, build_classifier(plan, encoder), plan.group(EncoderConfig).beta)
+    return with_label_mask(network) if plan.label_mask else network
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,7 +106,9 @@ def freeze(plan: Any, pretrained: bool, noise: bool, folder: Optional[pathlib.Pa
         frozen, first = kept
     else:
         frozen, first = _pretrained(plan) if pretrained else (drawn, None)
-    model = RehearsalModel(frozen, build_classifier(plan, encoder), first, drawn if noise else None)
+    model = RehearsalModel(
+        frozen, build_classifier(plan, encoder), first, drawn if noise else None, label_mask=plan.label_mask
+    )
     if first is None:
         return Frozen(model)
     tested = _all_of_task(plan, 0)
@@ -173,6 +176,7 @@ def accuracy_of(model: RehearsalModel, weights: np.ndarray, task: program.Client
         part = {name: values[start : start + _BATCH] for name, values in task.test.items()}
         stats = model.encoder.encode(task.test_context, part)
         logits = model.classifier.logits(tf.constant(weights), mean_of(model.encoder.encoder, stats))
+        logits = competing(logits, task.test_context)
         right += int((logits.numpy().argmax(axis=1) == part["label"]).sum())
     return right / len(labels)
 

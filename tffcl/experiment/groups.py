@@ -8,10 +8,13 @@ from typing import Optional
 
 from tffcl.errors import InputError
 from tffcl.options import OptionError, Options, option
-from tffcl.runtime import health
+from tffcl.parts import Registry
+from tffcl.runtime import worker
 
 SEED_LIMIT = 2**32 - 1  # what gensim and numpy take
-SCENARIOS = ("non-iid", "sequence", "domains")
+SCENARIOS = Registry("scenario", "tffcl.scenarios", dict.fromkeys(("non-iid", "sequence", "domains")))
+# Parameters of a scenario of the user's that the run fills in; it returns a `tffcl.streams.TaskStream`.
+SCENARIO_SUPPLIED = ("train_labels", "test_labels", "num_clients", "num_tasks", "seed", "label_names")
 DOMAINS = ("rotations", "permutations", "mild", "classes")
 ENROLLMENTS = ("full", "decreasing", "increasing", "scattered")
 Assigned = tuple[tuple[tuple[str, ...], ...], ...]  # [client][task][label]
@@ -73,7 +76,8 @@ class Stream(Options):
 
     scenario: str = option(
         "non-iid", "What a task is: a few labels, drawn for each task (non-iid) or without repetition at a client "
-        "(sequence); or all labels in another domain (domains).", choices=SCENARIOS, sparse=True,
+        "(sequence); or all labels in another domain (domains); or a scenario of one's own, my_file.py:NAME.",
+        metavar="non-iid|sequence|domains|FILE:NAME", sparse=True,
     )  # fmt: skip
     num_clients: int = option(3, "Clients.", least=1)
     num_tasks: int = option(5, "Tasks of each client.", least=1)
@@ -106,6 +110,10 @@ class Stream(Options):
         mark=lambda stream: f"+{_stem(stream.enrollment)}" if stream.enrollment != "full" else "",
     )  # fmt: skip
     split_seed: int = option(42, "Of the making of tasks.", least=0, most=SEED_LIMIT)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        SCENARIOS.check(self.scenario)
 
 
 def _stem(name: str) -> str:
@@ -185,7 +193,7 @@ class Runtime(Options):
                 "client_dir", f"must be an absolute path on the machines of --workers; found {self.client_dir}"
             )
         if remote:
-            health.check_addresses(self.addresses, "--workers")
+            worker.check_addresses(self.addresses, "--workers")
 
     @property
     def addresses(self) -> list[str]:

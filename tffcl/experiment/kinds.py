@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import csv
 import pathlib
+import typing
 from typing import Any, Optional
 
 from tffcl.algorithms.method import DENSITY, LABELS, Method
 from tffcl.errors import InputError
-from tffcl.models.registry import NETWORKS, NetworkPart
-from tffcl.parts import Registry
+from tffcl.models.registry import network_of
+from tffcl.options import options_of
+from tffcl.parts import Registry, make
 
 TEXTS = ("trec6", "trec50", "r8", "tmn", "subj", "sample")
 IMAGES = ("digits", "mnist", "fashion-mnist", "emnist-balanced", "emnist-letters", "emnist-byclass")
@@ -45,36 +47,27 @@ def kind_of(method: Method, data: Any, network: Any = None) -> str:
         found, name = usual, f"the default data of {method.name}"
     else:
         found, name = natural_kind(data), name_of(data) or "the data"
-    wanted = _wanted(method, network, found)
+    part = None if network is None or method.own_network else network_of(network, method, found)
+    takes = tuple(kind for kind in method.kinds if part is None or kind in part.kinds)
     for kind in _ALSO[found]:
-        if kind in wanted:
+        # The labels of rows of 0 and 1 say which set they are from: learned only where a network of vectors is named.
+        if kind in takes and (part is not None or (found, kind) != ("binary", "vector")):
             return kind
-    raise InputError(
-        f"{method.name} takes {' or '.join(wanted)} data, but {name} is {found}"
-        + (f": no density is learned of {found}" if DENSITY in method.learns and LABELS not in method.learns else "")
-    )
+    what = f"{method.name} takes {' or '.join(method.kinds)} data"
+    if part is not None:
+        what += f", the network {part.name} {' or '.join(part.kinds)}"
+    raise InputError(f"{what}, but {name} is {found}{_missing(method, found)}")
 
 
-def _wanted(method: Method, network: Any, found: str) -> tuple[str, ...]:
-    """The kinds that a method takes with a network, the most natural one of `found` first."""
-    by_method: tuple[str, ...] = ()
-    if LABELS in method.learns:
-        by_method += ("text", "image", "vector")
-    if DENSITY in method.learns:
-        by_method += ("binary",)
-    if method.foreign == "aligned":
-        by_method = ("text",)
-    part = NETWORKS.get(network) if isinstance(network, str) and network in NETWORKS.names else network
-    if isinstance(part, NetworkPart):
-        both = tuple(kind for kind in by_method if kind in part.kinds)
-        if not both:
-            raise InputError(
-                f"{method.name} takes {' or '.join(by_method)} data, the network {part.name} {' or '.join(part.kinds)}"
-            )
-        return both
-    if found == "binary" and "binary" in by_method:
-        return ("binary",)
-    return by_method
+def _missing(method: Method, found: str) -> str:
+    """What a kind of data has not got that a method needs."""
+    if found == "binary" and DENSITY not in method.learns:
+        return ": rows of 0 and 1 without labels, and it learns labels; fedavg and others learn their density"
+    if method.needs:
+        return f": {method.needs}"
+    if LABELS not in method.learns and found in ("text", "vector"):
+        return ": it learns the density of rows of 0 and 1"
+    return ""
 
 
 def natural_kind(data: Any) -> str:
@@ -83,8 +76,9 @@ def natural_kind(data: Any) -> str:
         return getattr(data, "kind", None) or _no_kind(data)
     if data in NAMES:
         return NAMES[data]
-    if ":" in data and not pathlib.Path(data).exists():
-        return natural_kind(loaded(data))
+    if is_own(data):
+        made = typing.get_type_hints(DATA.get(data)).get("return") if callable(DATA.get(data)) else None
+        return getattr(made, "kind", None) or natural_kind(loaded(data))
     folder = pathlib.Path(data)
     tables = sorted(folder.glob("train.*")) if folder.is_dir() else [folder]
     if not tables or not tables[0].exists():
@@ -97,7 +91,8 @@ def natural_kind(data: Any) -> str:
 
 def _no_kind(data: Any) -> str:
     raise InputError(
-        f"data: expected a name, a folder, FILE.py:NAME or a data set of tffcl.datasets, found {type(data).__name__}"
+        f"data: expected a name, a table, a folder, FILE.py:NAME or a data set of tffcl.datasets (from_arrays, "
+        f"from_frames, from_texts), found {type(data).__name__}"
     )
 
 
@@ -115,15 +110,26 @@ def name_of(data: Any) -> Optional[str]:
     """What data are called; None where none are given."""
     if data is None or not isinstance(data, str):
         return getattr(data, "name", None)
-    return data if data in NAMES or ":" in data else pathlib.Path(data).resolve().name
+    return data if data in NAMES or is_own(data) else pathlib.Path(data).resolve().stem
 
 
-_LOADED: dict[str, Any] = {}
+def is_own(data: Any) -> bool:
+    """Whether data come of the user's code, FILE.py:NAME, or of an installed package."""
+    return DATA.is_own(data) and not pathlib.Path(data).exists()
 
 
-def loaded(reference: str) -> Any:
-    """The data set that FILE.py:NAME refers to, made once; a function is called."""
-    if reference not in _LOADED:
-        found = DATA.get(reference)
-        _LOADED[reference] = found() if callable(found) else found
-    return _LOADED[reference]
+def own_options(data: Any) -> Optional[type]:
+    """The options of a function of the user's that makes a data set."""
+    return options_of(DATA.get(data)) if is_own(data) and callable(DATA.get(data)) else None
+
+
+_LOADED: dict[str, tuple[Any, Any]] = {}  # the latest of each function
+
+
+def loaded(reference: str, options: Any = None) -> Any:
+    """The data set that FILE.py:NAME refers to; a function is called, again only with other options."""
+    found, own = DATA.get(reference), own_options(reference)
+    options = own() if options is None and own is not None else options
+    if reference not in _LOADED or _LOADED[reference][0] != (found, options):
+        _LOADED[reference] = (found, options), make(found, {}, options) if callable(found) else found
+    return _LOADED[reference][1]

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
 import os
 import pathlib
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from tffcl.experiment import completion, frozen, scenarios, sources
 from tffcl.experiment.experiment import Experiment
 from tffcl.experiment.groups import Runtime
 from tffcl.models import EmbeddingClassifier, Network
+from tffcl.models.network import with_label_mask
 from tffcl.program.array_data import ArrayData, scaled
 from tffcl.program.results import Results
 from tffcl.templates import ContinualProcess
@@ -131,7 +133,14 @@ class Plan:
     @property
     def num_classes(self) -> int:
         """Classes of the network's head."""
-        return len(self.dataset.label_names) if self.one_head else self.experiment.labels_per_task
+        if self.one_head:
+            return len(self.dataset.label_names)
+        return max(len(task.labels) for tasks in self.stream.tasks for task in tasks)
+
+    @property
+    def label_mask(self) -> bool:
+        """Whether tasks that differ in their labels have one head, in which only labels that may occur compete."""
+        return self.one_head and self.experiment.scenario != "domains" and self.kind != "binary"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -142,7 +151,8 @@ class Plan:
         if self.kind == "binary":
             return (data.width,)
         if self.kind == "vector":
-            return tuple(data.train_x.shape[1:])
+            shape = tuple(map(int, data.train_x.shape[1:]))
+            return (math.prod(shape),) if self.method.own_network else shape  # an encoder takes vectors
         size = data.image_size if isinstance(data, datasets.Domains) else data.train_images.shape[1:]
         return (*map(int, size), 1)
 
@@ -151,21 +161,28 @@ class Plan:
         data: Any = self.dataset
         if isinstance(data, datasets.Domains):
             data = dataclasses.replace(data, domains=data.domains[: stream.num_tasks])
+            form: dict[str, Any] = {} if self.method.own_network else {"encoder_input": "features", "scaled": True}
             if pool == "all":
-                return program.OfflineDomainData(data, stream)
+                return program.OfflineDomainData(data, stream, **form)
             if pool == "replay":
                 own = (self.method.remembered(self), self.split_seed, self.method.task_memory(self))
-                return program.ReplayedDomainData(data, stream, *own)
-            return program.DomainClientData(data, stream)
+                return program.ReplayedDomainData(data, stream, *own, **form)
+            if pool == "cumulative":
+                every = stream.num_tasks * max(len(task.train) for tasks in stream.tasks for task in tasks)
+                return program.ReplayedDomainData(data, stream, every, self.split_seed, **form)
+            return program.DomainClientData(data, stream, **form)
         pooled = scenarios.pooled(stream, pool)
         if self.kind == "text":
             return program.TextClientData(data, pooled, self.one_head)
         if self.kind == "binary":
             return program.DensityClientData(data, pooled)
         if self.kind == "vector":
-            arrays = (data.train_x, data.train_labels, data.test_x, data.test_labels)
+            vectors = [part.reshape(len(part), *self.input_shape) for part in (data.train_x, data.test_x)]
+            arrays = (vectors[0], data.train_labels, vectors[1], data.test_labels)
         else:
-            images = [scaled(part, data.max_value) for part in (data.train_images, data.test_images)]
+            images = [data.train_images, data.test_images]
+            if not self.method.own_network:
+                images = [scaled(part, data.max_value) for part in images]
             arrays = (images[0], data.train_labels, images[1], data.test_labels)
         return ArrayData(
             pooled,
@@ -210,14 +227,18 @@ class Plan:
     def _transfer(self) -> transfers.Transfer:
         if self.method.foreign is None:
             return transfers.NoTransfer()
-        return self.group(Selection).transfer(self.num_tasks, self.seed)
+        own = self.experiment.own.get("method")
+        return self.group(Selection).transfer(
+            self.num_tasks, self.seed, len(self.dataset.label_names), None if own is None else self.group(own)
+        )
 
     def network(self, num_foreign: Optional[int] = None) -> Network:
         """The network, with places for what the transfer gives."""
         if self.experiment.network is None:
             raise errors.InputError(f"network: {self.method.name} has a network of its own")
         places = self.transfer.num_foreign(self.data.num_clients) if num_foreign is None else num_foreign
-        return self.experiment.network.build(self, places)
+        network = self.experiment.network.build(self, places)
+        return with_label_mask(network) if self.label_mask else network
 
     @property
     def privacy(self) -> Optional[ClientPrivacy]:

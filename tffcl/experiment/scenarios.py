@@ -11,7 +11,8 @@ from tffcl import datasets, streams
 from tffcl.datasets import raw_files
 from tffcl.errors import DatasetError, InputError, StreamError
 from tffcl.experiment.experiment import Experiment
-from tffcl.experiment.groups import ENROLLMENTS
+from tffcl.experiment.groups import ENROLLMENTS, SCENARIOS
+from tffcl.parts import make
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,9 @@ def label_stream(experiment: Experiment, dataset: Any, num_clients: int) -> stre
       StreamError: the labels or examples do not allow what is asked for.
     """
     labels = (dataset.train_labels, dataset.test_labels)
-    if experiment.scenario == "non-iid":
+    if SCENARIOS.is_own(experiment.scenario):
+        stream = _own(experiment, dataset, num_clients)
+    elif experiment.scenario == "non-iid":
         stream = streams.non_iid(
             *labels,
             num_clients=num_clients,
@@ -48,6 +51,29 @@ def label_stream(experiment: Experiment, dataset: Any, num_clients: int) -> stre
         stream = _sequence(experiment, dataset, labels, num_clients)
     if experiment.max_test_documents is not None:
         stream = streams.fewer_tests(stream, experiment.max_test_documents, experiment.split_seed)
+    return stream
+
+
+def _own(experiment: Experiment, dataset: Any, num_clients: int) -> streams.TaskStream:
+    supplied = {
+        "train_labels": dataset.train_labels,
+        "test_labels": dataset.test_labels,
+        "num_clients": num_clients,
+        "num_tasks": experiment.num_tasks,
+        "seed": experiment.split_seed,
+        "label_names": dataset.label_names,
+    }
+    options = experiment.groups[experiment.own["stream"]] if "stream" in experiment.own else None
+    stream = make(SCENARIOS.get(experiment.scenario), supplied, options)
+    if not isinstance(stream, streams.TaskStream):
+        raise InputError(
+            f"scenario: {experiment.scenario} makes a {type(stream).__name__}, expected a tffcl.streams.TaskStream"
+        )
+    if (stream.num_clients, stream.num_tasks) != (num_clients, experiment.num_tasks):
+        raise InputError(
+            f"scenario: {experiment.scenario} makes {stream.num_clients} clients with {stream.num_tasks} tasks; "
+            f"--num-clients {num_clients} and --num-tasks {experiment.num_tasks} were asked for"
+        )
     return stream
 
 

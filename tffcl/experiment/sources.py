@@ -55,8 +55,10 @@ def load(experiment: Experiment) -> Any:
       DatasetError: the data are missing or malformed.
     """
     data, kind = experiment.data, experiment.kind
-    if isinstance(data, str) and data not in kinds.NAMES and ":" in data and not pathlib.Path(data).exists():
-        data = kinds.loaded(data)
+    if kinds.is_own(data):
+        own = kinds.own_options(data)
+        data = kinds.loaded(data, None if own is None else experiment.groups[own])
+        kinds.natural_kind(data)  # says what it should be
     if kind == "text":
         texts = datasets.load(data, experiment.data_dir) if isinstance(data, str) else data
         if experiment.tokeniser is not None:

@@ -24,9 +24,9 @@ from tffcl.client_works.optimizers import as_local_optimizer, empty_variable
 from tffcl.client_works.sharing import Sharing
 from tffcl.models.encoders import draw
 from tffcl.models.mlp import MLP
+from tffcl.models.network import CLASSES, competing, occurring
 from tffcl.templates import FinalizerProcess
-from tffcl.templates.entries import ordered
-from tffcl.templates.placed import at_server
+from tffcl.templates.tff_types import at_server, ordered
 
 Tensors = Mapping[str, tf.Tensor]
 
@@ -63,7 +63,12 @@ class ServerSideTraining:
 
 @errors.checked_arguments
 def build_server_side_training(
-    inner: FinalizerProcess, classifier: MLP, sharing: Sharing, options: ServerSideTraining | None = None, seed: int = 0
+    inner: FinalizerProcess,
+    classifier: MLP,
+    sharing: Sharing,
+    options: ServerSideTraining | None = None,
+    seed: int = 0,
+    label_mask: bool = False,
 ) -> FinalizerProcess:
     """What `inner` makes of the clients' updates (eq. 1), then S_max steps on the rehearsal memory.
 
@@ -80,6 +85,7 @@ def build_server_side_training(
       sharing: what the rows are.
       options: steps, learning rate, memory.
       seed: of the order of the rows, and of samples of statistics.
+      label_mask: only the labels in memory compete (see `tffcl.models.network.competing`).
 
     Raises:
       ContractError: `inner` is of other weights than the classifier's.
@@ -108,7 +114,7 @@ def build_server_side_training(
 
     @tff.tensorflow.computation(wanted, rows_type, count_type)
     def rehearse(shared: tf.Tensor, memory: OrderedDict, round_num: tf.Tensor) -> tuple:
-        return _trainer(classifier, sharing, options, seed)(shared, dict(memory), round_num)
+        return _trainer(classifier, sharing, options, seed, label_mask)(shared, dict(memory), round_num)
 
     one_more = tff.tensorflow.computation(lambda count: count + 1, count_type)
 
@@ -141,7 +147,7 @@ def build_server_side_training(
 
 
 def _trainer(
-    classifier: MLP, sharing: Sharing, options: ServerSideTraining, seed: int
+    classifier: MLP, sharing: Sharing, options: ServerSideTraining, seed: int, label_mask: bool
 ) -> Callable[[tf.Tensor, Tensors, tf.Tensor], tuple[tf.Tensor, OrderedDict]]:
     """Allocates the variables and returns the compiled steps."""
     weights = empty_variable([classifier.weights.size])
@@ -154,6 +160,7 @@ def _trainer(
     def run(shared: tf.Tensor, memory: Tensors, round_num: tf.Tensor) -> tuple[tf.Tensor, OrderedDict]:
         weights.assign(shared)
         count = tf.size(memory["label"])
+        mask = {CLASSES: occurring(memory["label"], classifier.classes)} if label_mask else {}
         key = randomness.fold(randomness.root_key(seed), randomness.SERVER)
         key = randomness.fold(key, randomness.ROUNDS + round_num)
 
@@ -164,7 +171,7 @@ def _trainer(
             labels = tf.gather(memory["label"], rows)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
-                logits = classifier.logits(weights.read_value(), z)
+                logits = competing(classifier.logits(weights.read_value(), z), mask)
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
             state = optimizer.step(slots, state, [weights], [tape.gradient(loss, weights)], rate)
             return step + 1, state, total + loss

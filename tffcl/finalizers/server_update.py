@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.templates import FinalizerProcess
-from tffcl.templates.placed import at_server
+from tffcl.templates.tff_types import at_server
 
 
 @errors.checked_arguments

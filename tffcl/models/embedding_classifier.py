@@ -14,7 +14,7 @@ from tffcl.layers.kernels import KernelLayout, VectorLayout
 from tffcl.layers.variational import divergence
 from tffcl.models.encoder_base import Encoder, draw, mean_of
 from tffcl.models.mlp import MLP
-from tffcl.models.network import Classifier, Tensors
+from tffcl.models.network import Classifier, Tensors, competing
 
 _ENCODER, _CLASSIFIER = "encoder", "classifier"
 
@@ -92,7 +92,7 @@ class EmbeddingClassifier(Classifier):
     ) -> tf.Tensor:
         """Eq. 9 with a key, cross-entropy at mu without one; for a deterministic encoder eq. 7: nats, `[N]`."""
         logits, stats = self._forward(kernels, context, examples, dropout_key)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], logits)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], competing(logits, context))
         if dropout_key is None or not self.encoder.variational or not self.beta:
             return losses
         size = self.encoder.embedding_size

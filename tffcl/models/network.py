@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -149,6 +150,42 @@ def masks_of(network: Network) -> Masks:
     return network if isinstance(network, MaskedNetwork) else Masks()
 
 
+AnyNetwork = TypeVar("AnyNetwork", bound=Network)
+CLASSES = "classes"  # entry of a context: bool `[L]`, the labels that may occur
+
+
+def competing(logits: tf.Tensor, context: Tensors) -> tf.Tensor:
+    """Class scores `[N, L]` in which only the labels that may occur compete: others have no probability, no gradient.
+
+    With one head over all labels of a data set, softmax would otherwise push down the labels that a client does not
+    have, and a label that no test example can have would win.
+
+    Args:
+      logits: float32 `[N, L]`.
+      context: with `classes`, bool `[L]`; without, all labels compete.
+    """
+    return tf.where(context[CLASSES], logits, _NEVER) if CLASSES in context else logits
+
+
+_NEVER = -1e9  # exp(_NEVER - any score) is 0 in float32, and its cross-entropy is still finite
+
+
+def with_label_mask(network: AnyNetwork) -> AnyNetwork:
+    """The classifier, whose contexts from now on say which labels compete (see `competing`)."""
+    network.context_type = OrderedDict(network.context_type, **label_mask_type(network.max_classes))
+    return network
+
+
+def label_mask_type(size: int | None) -> OrderedDict:
+    """The entry of a context that says which of `size` labels compete."""
+    return OrderedDict([(CLASSES, tff.TensorType(np.bool_, [size]))])
+
+
+def occurring(labels: tf.Tensor, size: int) -> tf.Tensor:
+    """Which of `size` labels occur among int32 `[N]`: bool `[size]`."""
+    return tf.math.bincount(labels, minlength=size, maxlength=size) > 0
+
+
 class Classifier(Network):
     """A network that scores classes; examples have an int32 `label`."""
 
@@ -176,7 +213,7 @@ class Classifier(Network):
         dropout_key: tf.Tensor | None,
     ) -> tf.Tensor:
         """Cross-entropy of each example in nats."""
-        logits = self.logits(kernels, local, attention, context, examples, dropout_key)
+        logits = competing(self.logits(kernels, local, attention, context, examples, dropout_key), context)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], logits)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from tffcl import models
 from tffcl.errors import InputError
 from tffcl.models.options import LayersConfig, MADEConfig, TextCNNConfig
+from tffcl.options import options_of
 from tffcl.parts import Registry
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def _layers(plan: Plan, num_foreign: int) -> Network:
         for filters in chosen.filters:
             model.add(layers.Conv2D(filters, 5, padding="same", activation="relu"))
             model.add(layers.MaxPooling2D(2, padding="same"))
+    if len(plan.input_shape) > 1:
         model.add(layers.Flatten())
     for units in chosen.hidden:
         model.add(layers.Dense(units, activation="relu"))
@@ -102,18 +104,21 @@ def network_of(chosen: Any, method: Method, kind: str) -> Optional[NetworkPart]:
 
 
 def _of_function(function: Any, name: str) -> NetworkPart:
-    """A Keras model of the user's: `function(input_shape, num_classes)`."""
+    """A Keras model of the user's: `function(input_shape, num_classes, **options)`."""
     if not callable(function):
         raise InputError(
             f"network: {name} should be a function (input_shape, num_classes) -> tf.keras.Model, found "
             f"{type(function).__name__}"
         )
 
+    options = options_of(function, ("input_shape", "num_classes"))
+
     def build(plan: Plan, num_foreign: int) -> Network:
         import tensorflow as tf
 
         tf.keras.utils.set_random_seed(plan.seed)
-        model = function(plan.input_shape, plan.num_classes)
+        own = {} if options is None else dataclasses.asdict(plan.group(options))
+        model = function(plan.input_shape, plan.num_classes, **own)
         if isinstance(model, models.Network):
             return model
         if not isinstance(model, tf.keras.Model):
@@ -121,4 +126,4 @@ def _of_function(function: Any, name: str) -> NetworkPart:
         return models.KerasNetwork(model, num_foreign)
 
     kinds = getattr(function, "kinds", ("image", "vector"))
-    return NetworkPart(name, tuple(kinds), (), build, usual=False)
+    return NetworkPart(name, tuple(kinds), () if options is None else (options,), build, usual=False)

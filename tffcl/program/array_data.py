@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 from tffcl.errors import InputError
-from tffcl.program.client_data import ClientTask, StreamData, Tensors, check_rows
+from tffcl.program.client_data import ClientTask, StreamData, Tensors, check_rows, labels_of
 from tffcl.streams import TaskStream
 
 
@@ -18,7 +18,7 @@ class ArrayData(StreamData):
     """Labelled arrays divided by a stream.
 
     The tensors of a task are
-      context: none.
+      context: none, or with `one_head` `classes`, see `tffcl.program.client_data.Labels`.
       examples: `entry` [N, ...]; label int32 [N], the place of the label in `Task.labels`, or with `one_head` the
         label of the data set.
 
@@ -60,22 +60,20 @@ class ArrayData(StreamData):
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task; see the class."""
         part = self.stream.task(client, task)
-        numbers = np.arange(self.num_labels or 0, dtype=np.int32)
-        if not self.one_head:
-            numbers = np.full(self.num_labels or 0, -1, np.int32)
-            numbers[list(part.labels)] = np.arange(len(part.labels))
+        labels = labels_of(part, self.num_labels or 0, self.one_head)
 
         def examples(split: str, rows: np.ndarray) -> Tensors:
-            x, labels = getattr(self, f"{split}_x")[rows], getattr(self, f"{split}_labels")[rows]
-            return OrderedDict([(self.entry, x), ("label", numbers[labels])])
+            x, label = getattr(self, f"{split}_x")[rows], getattr(self, f"{split}_labels")[rows]
+            return OrderedDict([(self.entry, x), ("label", labels.numbers[label])])
 
         return ClientTask(
-            context=OrderedDict(),
+            context=OrderedDict(labels.mask),
             train=examples("train", part.train),
             validation=examples("train", part.validation),
-            test_context=OrderedDict(),
+            test_context=OrderedDict(labels.test_mask),
             test=examples("test", part.test),
-            num_classes=self.num_labels if self.one_head else len(part.labels),
+            num_classes=labels.num_classes,
+            labels=labels.names,
         )
 
 

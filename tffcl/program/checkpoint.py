@@ -24,13 +24,13 @@ from typing import Any, Optional
 import numpy as np
 import tree
 
-from tffcl import storage
+from tffcl import archive, storage
 from tffcl.errors import RunError
 from tffcl.program.client_store import ClientStore
 from tffcl.program.files import plain, write_json
 from tffcl.program.history import History
 from tffcl.program.state import RunState
-from tffcl.transfers import KnowledgeBase, archive
+from tffcl.transfers import KnowledgeBase
 
 _KEPT = 2
 _FORMAT = 4

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tffcl.errors import InputError
 from tffcl.program.client_data import AnyClientData, AnyTask, StoredTask
 from tffcl.streams import Enrollment, EnrollmentState
-from tffcl.templates import ContinualProcess, placed
+from tffcl.templates import ContinualProcess, tff_types
 
 
 def check_data(process: ContinualProcess, data: AnyClientData, enrollment: Optional[Enrollment] = None) -> None:
@@ -140,7 +140,7 @@ def _check_range(values: np.ndarray, bound: int, what: str, meaning: str, least:
 
 def _check_tensors(tensors: Any, kind: tff.StructType, where: str) -> None:
     """Names, dtypes, shapes and finiteness."""
-    expected = placed.entries(kind)
+    expected = tff_types.entries(kind)
     if not isinstance(tensors, Mapping):
         found = type(tensors).__name__
         raise InputError(

@@ -11,7 +11,7 @@ import numpy as np
 
 from tffcl.datasets import EncodedTextDataset, RaggedTokens
 from tffcl.errors import InputError
-from tffcl.streams import TaskStream
+from tffcl.streams import Task, TaskStream
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -27,6 +27,7 @@ class ClientTask:
       test_context: as `context`, for the test examples.
       test: `[M, ...]`; M may be 0: "no data", which is not an accuracy of 0.
       num_classes: labels lie in [0, num_classes); None where there are no labels.
+      labels: what the data set's labels are of the task's: label k is `labels[k]`; empty where they are the data set's.
     """
 
     context: Tensors
@@ -35,6 +36,7 @@ class ClientTask:
     test_context: Tensors
     test: Tensors
     num_classes: Optional[int] = None
+    labels: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +124,45 @@ class StreamData:
         return self.stream.num_tasks
 
 
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """How the labels of a task reach a classifier.
+
+    Attributes:
+      numbers: int32 [L], what stands for each label of the data set: its place in `Task.labels`, -1 for a label that
+        the task lacks; with one head the label itself.
+      num_classes: labels lie in [0, num_classes).
+      names: see `ClientTask.labels`.
+      mask / test_mask: what contexts have with one head: `classes` bool [L], the labels that training and test
+        examples may have, which alone compete (`tffcl.models.network.competing`). Nothing without one head.
+    """
+
+    numbers: np.ndarray
+    num_classes: int
+    names: tuple[int, ...]
+    mask: Tensors
+    test_mask: Tensors
+
+
+def labels_of(task: Task, num_labels: int, one_head: bool) -> Labels:
+    """The labels of a task, of `num_labels` of the data set."""
+    if one_head:
+        masks = [np.isin(np.arange(num_labels), labels) for labels in (task.labels, task.test_labels)]
+        numbers = np.arange(num_labels, dtype=np.int32)
+        return Labels(numbers, num_labels, (), *(OrderedDict(classes=mask) for mask in masks))
+    numbers = np.full(num_labels, -1, np.int32)
+    numbers[list(task.labels)] = np.arange(len(task.labels))
+    return Labels(numbers, len(task.labels), task.labels, {}, {})
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextClientData(StreamData):
     """Documents divided by a stream; each set carries only the word vectors that it uses.
 
     The tensors of a task are
       context: vectors float32 [Vc, D]; row 0 (padding) and row 1 (the unknown word) are zero. tokens int32 [W], rows
-        of `vectors`: the words of all documents of the sets, one document after the other.
+        of `vectors`: the words of all documents of the sets, one document after the other. With one head also
+        `classes`, see `Labels`.
       examples: start and length int32 [N]; document n is `tokens[start[n] : start[n] + length[n]]`. label int32 [N],
         the place of the document's label in `Task.labels`.
     Train and validation share a context.
@@ -150,19 +184,17 @@ class TextClientData(StreamData):
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task; see the class."""
         data, part = self.dataset, self.stream.task(client, task)
-        numbers = np.arange(len(data.label_names), dtype=np.int32)
-        if not self.one_head:
-            numbers = np.full(len(data.label_names), -1, np.int32)
-            numbers[list(part.labels)] = np.arange(len(part.labels))
+        labels = labels_of(part, len(data.label_names), self.one_head)
         train, validation = (data.train_tokens.take(rows) for rows in (part.train, part.validation))
         test = data.test_tokens.take(part.test)
         return ClientTask(
-            context=_own_words(data.embedding, train.values, validation.values),
-            train=_examples(train, 0, numbers[data.train_labels[part.train]]),
-            validation=_examples(validation, len(train.values), numbers[data.train_labels[part.validation]]),
-            test_context=_own_words(data.embedding, test.values),
-            test=_examples(test, 0, numbers[data.test_labels[part.test]]),
-            num_classes=len(data.label_names) if self.one_head else len(part.labels),
+            context={**_own_words(data.embedding, train.values, validation.values), **labels.mask},
+            train=_examples(train, 0, labels.numbers[data.train_labels[part.train]]),
+            validation=_examples(validation, len(train.values), labels.numbers[data.train_labels[part.validation]]),
+            test_context={**_own_words(data.embedding, test.values), **labels.test_mask},
+            test=_examples(test, 0, labels.numbers[data.test_labels[part.test]]),
+            num_classes=labels.num_classes,
+            labels=labels.names,
         )
 
 

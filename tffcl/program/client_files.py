@@ -16,7 +16,7 @@ import tensorflow as tf
 from tffcl.errors import OperationError, RunError
 from tffcl.program import client_folders, handles
 from tffcl.program.client_store import ClientStore
-from tffcl.templates import ContinualProcess, placed
+from tffcl.templates import ContinualProcess, tff_types
 
 _RUN = re.compile(r"run-[0-9a-f]{8}")
 _AT_ONCE = 16  # states that a call holds in the worker's memory
@@ -56,7 +56,7 @@ class ClientFiles:
         """
         run = posixpath.join(self.directory, f"run-{uuid.uuid4().hex[:8]}")
         known = dict(directory=np.array(run), version=np.int32(0), run_task=np.int32(0))
-        names = placed.entries(self.process(process).client_state_type)
+        names = tff_types.entries(self.process(process).client_state_type)
         whole = [{**known, "client": np.int32(client)} for client in range(num_clients)]
         return ClientStore(OrderedDict((name, handle[name]) for name in names) for handle in whole)
 
@@ -75,7 +75,7 @@ class ClientFiles:
         Raises:
           RunError: the directory cannot be written to.
         """
-        names = placed.entries(self.process(process).initialize_clients.type_signature.parameter[1])
+        names = tff_types.entries(self.process(process).initialize_clients.type_signature.parameter[1])
         arriving = [
             OrderedDict((name, {"key": key, "secret": secret, "handle": store[client]}[name]) for name in names)
             for client, (key, secret) in enumerate(zip(keys, secrets))

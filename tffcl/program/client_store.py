@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl.archive import Shelf
 from tffcl.errors import ContractError
-from tffcl.templates import placed
-from tffcl.transfers.shelf import Shelf
+from tffcl.templates import tff_types
 
 State = OrderedDict
 
@@ -26,7 +26,7 @@ def project(state: Mapping[str, Any], kind: tff.Type) -> State:
     Raises:
       ContractError: the type names an entry that the state lacks.
     """
-    names = list(placed.entries(kind))
+    names = list(tff_types.entries(kind))
     missing = [name for name in names if name not in state]
     if missing:
         raise ContractError(f"client state: a computation needs the entry {missing[0]!r}, found only {sorted(state)}")
@@ -54,7 +54,7 @@ def _check_known(state: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
 class ClientStore:
     """The states of all clients, `store[c]` for client number c.
 
-    Once memory holds `tffcl.transfers.shelf.MEMORY_BYTES` of them, the entries used longest ago lie in a temporary
+    Once memory holds `tffcl.archive.MEMORY_BYTES` of them, the entries used longest ago lie in a temporary
     file. A call reads the entries that it projects and no others, and writes those that it returned.
 
     Args:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tffcl.datasets import Domains
 from tffcl.errors import InputError
+from tffcl.program.array_data import scaled
 from tffcl.program.client_data import ClientTask, StreamData, Tensors
 from tffcl.streams import TaskStream
 
@@ -28,11 +29,13 @@ class DomainClientData(StreamData):
       domains: the images.
       stream: which rows belong to which client and task (`tffcl.streams.domain_sequence`).
       encoder_input: another name for x.
+      scaled: x is float32 [N, h, w, 1] in [0, 1], as networks of images other than encoders take it.
     """
 
     domains: Domains
     stream: TaskStream
     encoder_input: str = "x"
+    scaled: bool = False
 
     def __post_init__(self) -> None:
         if self.stream.num_tasks != len(self.domains):
@@ -64,6 +67,8 @@ class DomainClientData(StreamData):
         domain = self.domains[task]
         images = domain.train_images(rows) if split == "train" else domain.test_images(rows)
         labels = domain.train_labels if split == "train" else domain.test_labels
+        if self.scaled:
+            images = scaled(images, self.domains.max_value)
         return OrderedDict([(self.encoder_input, images), ("label", labels[rows])])
 
 
@@ -78,15 +83,17 @@ class OfflineDomainData:
       domains: the images.
       stream: which rows belong to which client and task.
       encoder_input: another name for x.
+      scaled: x is float32 [N, h, w, 1] in [0, 1], as networks of images other than encoders take it.
     """
 
     domains: Domains
     stream: TaskStream
     encoder_input: str = "x"
+    scaled: bool = False
     _divided: DomainClientData = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        divided = DomainClientData(self.domains, self.stream, self.encoder_input)
+        divided = DomainClientData(self.domains, self.stream, self.encoder_input, self.scaled)
         object.__setattr__(self, "_divided", divided)
 
     @property
@@ -136,6 +143,7 @@ class ReplayedDomainData(StreamData):
       memory: most images that a client keeps of its past tasks.
       seed: of the choice of these.
       task_memory: most of one task, even while there is room for more; None for no such limit.
+      encoder_input / scaled: as for `DomainClientData`.
     """
 
     domains: Domains
@@ -143,10 +151,13 @@ class ReplayedDomainData(StreamData):
     memory: int
     seed: int
     task_memory: Optional[int] = None
+    encoder_input: str = "x"
+    scaled: bool = False
     _divided: DomainClientData = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_divided", DomainClientData(self.domains, self.stream))
+        divided = DomainClientData(self.domains, self.stream, self.encoder_input, self.scaled)
+        object.__setattr__(self, "_divided", divided)
 
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task, with those that are replayed behind the new ones."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from tffcl import runtime
 from tffcl.aggregators import ClientPrivacy
+from tffcl.archive import Shelf
 from tffcl.errors import InputError, OperationError, RunError
 from tffcl.program import checks, clocks, communication, events, run_directory
 from tffcl.program import privacy as privacy_lib
@@ -29,9 +30,8 @@ from tffcl.program.settings import Settings
 from tffcl.program.stored_data import StoredData
 from tffcl.program.task_data import TaskData
 from tffcl.streams import Enrollment
-from tffcl.templates import ContinualProcess, admission, placed
+from tffcl.templates import ContinualProcess, admission, tff_types
 from tffcl.transfers import Transfer
-from tffcl.transfers.shelf import Shelf
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class _Run:
         secret = [name for name, needed in rests_on.items() if needed]
         self.state = state_lib.start(process, data.num_clients, settings, directory.restore, client_files, secret)
         data.secrets = self.state.secrets.get(state_lib.SUMMARIES)
-        self._keeps_secrets = bool(secret) or "secret" in placed.entries(process.client_state_type)
+        self._keeps_secrets = bool(secret) or "secret" in tff_types.entries(process.client_state_type)
         self.shelf = Shelf()  # of what is prepared
         self.prepared: list[list[Optional[AnyPrepared]]] = []  # [task][client], None where not enrolled
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow_federated as tff
 
 from tffcl.errors import InputError
-from tffcl.templates import placed
+from tffcl.templates import tff_types
 
 
 def flat(groups: Mapping[str, Mapping[str, Any]]) -> OrderedDict[str, Any]:
@@ -51,7 +51,7 @@ def ordered(value: Any, kind: tff.Type, where: str) -> Any:
     """
     if not isinstance(kind, tff.StructType) or not isinstance(value, Mapping):
         return value
-    entries = placed.entries(kind)
+    entries = tff_types.entries(kind)
     if set(value) != set(entries):
         raise InputError(f"{where}: expected the entries {list(entries)}, found {list(value)}")
     return OrderedDict((name, ordered(value[name], entry, f"{where}, {name}")) for name, entry in entries.items())

@@ -16,7 +16,7 @@ import tensorflow_federated as tff
 from tffcl.program import client_folders as folders
 from tffcl.program import tensor_files
 from tffcl.program.grouped import flat, grouped
-from tffcl.templates import placed
+from tffcl.templates import tff_types
 
 INT = tff.TensorType(np.int32)
 TASK = tff.to_type(OrderedDict(task=INT))
@@ -31,7 +31,7 @@ class HandleAccess:
     """
 
     def __init__(self, client_state_type: tff.Type):
-        self.state = placed.entries(client_state_type)
+        self.state = tff_types.entries(client_state_type)
         handle = OrderedDict(directory=tff.TensorType(np.str_), client=INT, version=INT)
         if "run_task" in self.state:
             handle["run_task"] = self.state["run_task"]
@@ -39,7 +39,7 @@ class HandleAccess:
 
     def reading(self, kind: tff.Type) -> tff.Computation:
         """(handle -> the entries of a state that a type names)."""
-        wanted = placed.entries(kind)
+        wanted = tff_types.entries(kind)
 
         @tff.tensorflow.computation(self.handle)
         def read(handle: OrderedDict) -> OrderedDict:
@@ -49,7 +49,7 @@ class HandleAccess:
 
     def writing(self, kind: tff.Type) -> tff.Computation:
         """(<handle, changed entries> -> the handle's changes): the next version of the state is written."""
-        changed = placed.entries(kind)
+        changed = tff_types.entries(kind)
         kept = [name for name in self.state if name not in changed]
 
         @tff.tensorflow.computation(self.handle, tff.to_type(OrderedDict(changed)))
@@ -81,9 +81,9 @@ class HandleAccess:
         @tff.tensorflow.computation(self.handle, TASK)
         def read(handle: OrderedDict, asked_for: OrderedDict) -> OrderedDict:
             found = OrderedDict()
-            for name, kind in placed.entries(data).items():
+            for name, kind in tff_types.entries(data).items():
                 split, part = of_splits[name]
-                types = flat({part: placed.entries(kind)})
+                types = flat({part: tff_types.entries(kind)})
                 tensors = tensor_files.read(folders.prepared_path(handle, asked_for["task"], split), types)
                 found[name] = grouped(tensors, [part])[part]
             return found
@@ -99,7 +99,7 @@ def split_of(asked_for: Mapping[str, tf.Tensor]) -> tf.Tensor:
 def stored(handle: Mapping[str, tf.Tensor], asked_for: Mapping[str, tf.Tensor], raw: Mapping) -> OrderedDict:
     """A client's raw examples out of its own files, structured as `raw`."""
     place = {"directory": asked_for["directory"], "client": handle["client"]}
-    types = flat({part: placed.entries(kinds) for part, kinds in raw.items()})
+    types = flat({part: tff_types.entries(kinds) for part, kinds in raw.items()})
     found = folders.read_data(place, asked_for["task"], split_of(asked_for), types)
     return grouped({name: found[name] for name in types}, raw)
 

@@ -27,8 +27,8 @@ from tffcl.program import client_folders as folders
 from tffcl.program import tensor_files
 from tffcl.program.grouped import flat
 from tffcl.program.handle_access import INT, TASK, HandleAccess, LazyState, split_of, stored
-from tffcl.templates import ContinualProcess, placed
-from tffcl.templates.entries import as_type
+from tffcl.templates import ContinualProcess, tff_types
+from tffcl.templates.tff_types import as_type
 
 # Of a client's state, what the history shows: it comes with the uploads of `end_task`.
 REPORTED = ("attention",)
@@ -95,7 +95,7 @@ class _OverHandles:
     def _check(self) -> tff.Computation:
         version_of = self.access.checking()
 
-        @tff.federated_computation(placed.at_clients(self.handle))
+        @tff.federated_computation(tff_types.at_clients(self.handle))
         def check(handles: tff.Value) -> tff.Value:
             return tff.federated_map(version_of, handles)
 
@@ -117,7 +117,7 @@ class _OverHandles:
                 version = folders.write_state(handle, handle["version"], state)
             return OrderedDict(handle, version=version)
 
-        @tff.federated_computation(self.server, placed.at_clients(first))
+        @tff.federated_computation(self.server, tff_types.at_clients(first))
         def initialize_clients(server_state: tff.Value, arriving: tff.Value) -> tff.Value:
             states = self.inner.initialize_clients(server_state, tff.federated_map(key_of, arriving))
             return tff.federated_map(write_first, (arriving, states))
@@ -129,7 +129,7 @@ class _OverHandles:
         read = self.access.reading(states)
         write = self.access.writing(self.inner.begin_task.type_signature.result)
 
-        @tff.federated_computation(self.server, placed.at_clients(self.handle), incoming)
+        @tff.federated_computation(self.server, tff_types.at_clients(self.handle), incoming)
         def begin_task(server_state: tff.Value, handles: tff.Value, transfer_in: tff.Value) -> tff.Value:
             begun = self.inner.begin_task(server_state, tff.federated_map(read, handles), transfer_in)
             return tff.federated_map(write, (handles, begun))
@@ -138,7 +138,7 @@ class _OverHandles:
 
     def _prepare(self) -> tff.Computation:
         _, states, incoming, data = self.inner.prepare.type_signature.parameter
-        raw = placed.entries(data)
+        raw = tff_types.entries(data)
         given = OrderedDict(directory=tff.TensorType(np.str_)) if self.stored_data else raw
         asked = tff.to_type(OrderedDict(given, task=INT, split=INT))
         read = self.access.reading(states)
@@ -159,7 +159,9 @@ class _OverHandles:
             with tf.control_dependencies([tensor_files.write(path, tensors)]):
                 return OrderedDict(count=tf.identity(count))
 
-        @tff.federated_computation(self.server, placed.at_clients(self.handle), incoming, placed.at_clients(asked))
+        @tff.federated_computation(
+            self.server, tff_types.at_clients(self.handle), incoming, tff_types.at_clients(asked)
+        )
         def prepare(
             server_state: tff.Value, handles: tff.Value, transfer_in: tff.Value, asked_for: tff.Value
         ) -> tff.Value:
@@ -175,7 +177,7 @@ class _OverHandles:
         read, write = (self.access.reading(states), self.access.writing(self.inner.next.type_signature.result[1]))
         read_data = self.access.reading_data(data, _TRAINING)
 
-        @tff.federated_computation(self.server, placed.at_clients(self.handle), placed.at_clients(TASK))
+        @tff.federated_computation(self.server, tff_types.at_clients(self.handle), tff_types.at_clients(TASK))
         def next_round(server_state: tff.Value, handles: tff.Value, asked_for: tff.Value) -> tuple:
             client_data = tff.federated_map(read_data, (handles, asked_for))
             result = self.inner.next(server_state, tff.federated_map(read, handles), client_data)
@@ -194,7 +196,7 @@ class _OverHandles:
         def with_shown(upload: OrderedDict, handle: OrderedDict) -> OrderedDict:
             return OrderedDict(upload, **folders.read_state(handle, self.state, shown))
 
-        @tff.federated_computation(self.server, placed.at_clients(self.handle), placed.at_clients(TASK))
+        @tff.federated_computation(self.server, tff_types.at_clients(self.handle), tff_types.at_clients(TASK))
         def end_task(server_state: tff.Value, handles: tff.Value, asked_for: tff.Value) -> tuple:
             client_data = tff.federated_map(read_data, (handles, asked_for))
             result = self.inner.end_task(server_state, tff.federated_map(read, handles), client_data)
@@ -205,22 +207,22 @@ class _OverHandles:
 
     def _evaluate(self) -> tff.Computation:
         _, views, data = self.inner.evaluate.type_signature.parameter
-        asked = tff.to_type(OrderedDict(placed.entries(self.handle), task=INT))
+        asked = tff.to_type(OrderedDict(tff_types.entries(self.handle), task=INT))
 
         @tff.tensorflow.computation(asked)
         def view_of(arriving: OrderedDict) -> OrderedDict:
             view = self._view(LazyState(self.state, arriving), arriving["task"])
             return OrderedDict(
-                (name, as_type("task_view", name, view[name], kind)) for name, kind in placed.entries(views).items()
+                (name, as_type("task_view", name, view[name], kind)) for name, kind in tff_types.entries(views).items()
             )
 
         read_data = self.access.reading_data(data, _TEST)
 
         @tff.tensorflow.computation(asked)
         def handle_of(arriving: OrderedDict) -> OrderedDict:
-            return OrderedDict((name, arriving[name]) for name in placed.entries(self.handle))
+            return OrderedDict((name, arriving[name]) for name in tff_types.entries(self.handle))
 
-        @tff.federated_computation(self.server, placed.at_clients(asked), placed.at_clients(TASK))
+        @tff.federated_computation(self.server, tff_types.at_clients(asked), tff_types.at_clients(TASK))
         def evaluate(server_state: tff.Value, views: tff.Value, of_task: tff.Value) -> tff.Value:
             client_data = tff.federated_map(read_data, (tff.federated_map(handle_of, views), of_task))
             return self.inner.evaluate(server_state, tff.federated_map(view_of, views), client_data)

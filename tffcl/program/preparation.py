@@ -11,15 +11,15 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl import runtime
+from tffcl.archive import Shelf
 from tffcl.program import checks
 from tffcl.program.client_data import AnyTask, StoredTask, Tensors
 from tffcl.program.client_folders import SPLITS
 from tffcl.program.client_store import ClientStore
 from tffcl.program.grouped import flat, grouped, ordered
 from tffcl.program.handles import HandleProcess
-from tffcl.templates import ContinualProcess, admission, placed
+from tffcl.templates import ContinualProcess, admission, tff_types
 from tffcl.transfers import KnowledgeBase, Transfer
-from tffcl.transfers.shelf import Shelf
 
 # A call's message holds the data of its whole cohort, and stands several times in memory on its way.
 MESSAGE_BYTES = 2**28
@@ -201,7 +201,7 @@ def raw_data(task: AnyTask, split: str) -> OrderedDict:
 
 def prepared_bytes(process: ContinualProcess, examples: Tensors, num_foreign: int) -> int:
     """Bytes that `prepare` adds to examples; an open dimension after the first is taken for the foreign one."""
-    kind = placed.entries(process.prepare.type_signature.result)
+    kind = tff_types.entries(process.prepare.type_signature.result)
     return sum(
         _tensor_bytes(entry, checks.num_examples(examples), num_foreign)
         for name, entry in kind.items()

@@ -9,6 +9,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
+from tffcl import archive
 from tffcl.algorithms import build_fed_avg
 from tffcl.client_works import LocalTraining
 from tffcl.errors import InputError, RunError
@@ -23,7 +24,7 @@ from tffcl.program.reporters import Reporter, default_reporters
 from tffcl.program.settings import Settings
 from tffcl.program.state import client_key
 from tffcl.templates import ContinualProcess
-from tffcl.transfers import KnowledgeBase, NoTransfer, archive
+from tffcl.transfers import KnowledgeBase, NoTransfer
 
 _FORMAT = 1
 

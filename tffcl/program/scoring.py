@@ -20,7 +20,7 @@ from tffcl.program.client_data import ClientTask, Tensors
 from tffcl.program.client_store import ClientStore
 from tffcl.program.history import Event
 from tffcl.program.preparation import MESSAGE_BYTES, AnyPrepared, num_bytes, parts_below
-from tffcl.templates import ContinualProcess, placed
+from tffcl.templates import ContinualProcess, tff_types
 from tffcl.transfers import KnowledgeBase, NoTransfer
 
 Rows = list[list[Optional[float]]]  # for each client its scores on tasks 0, 1, ...
@@ -28,7 +28,7 @@ Rows = list[list[Optional[float]]]  # for each client its scores on tasks 0, 1, 
 
 def scores_are(process: ContinualProcess) -> str:
     """The name of a process's first score: "accuracy" or "nll"."""
-    return "accuracy" if "correct" in placed.entries(process.evaluate.type_signature.result) else "nll"
+    return "accuracy" if "correct" in tff_types.entries(process.evaluate.type_signature.result) else "nll"
 
 
 def evaluate_tasks(
@@ -53,7 +53,7 @@ def evaluate_tasks(
       process counts no correct answers, with the two others for a density; None for a task without test examples.
     """
     own = [_own_tasks([one[client] for one in prepared]) for client in range(len(store))]
-    if "losses" in placed.entries(process.evaluate.type_signature.result):
+    if "losses" in tff_types.entries(process.evaluate.type_signature.result):
         return _density_scores(process, server_state, store, own, len(prepared), limit)
     scores = _no_scores(len(store), len(prepared))
     pairs = [

@@ -25,7 +25,7 @@ from tffcl.program import client_folders as folders
 from tffcl.program.client_data import ClientData, StoredTask
 from tffcl.program.grouped import flat
 from tffcl.program.preparation import raw_data
-from tffcl.templates import ContinualProcess, placed
+from tffcl.templates import ContinualProcess, tff_types
 
 _INT = tff.TensorType(np.int32)
 _PLACE = tff.to_type(OrderedDict(directory=tff.TensorType(np.str_), client=_INT, task=_INT))
@@ -138,7 +138,7 @@ def _describe() -> tff.Computation:
         counts = OrderedDict((split, one["format/count"]) for split, one in found.items())
         return OrderedDict(counts, num_classes=found["train"]["format/num_classes"])
 
-    @tff.federated_computation(placed.at_clients(_PLACE))
+    @tff.federated_computation(tff_types.at_clients(_PLACE))
     def describe(places: tff.Value) -> tff.Value:
         return tff.federated_map(told, places)
 

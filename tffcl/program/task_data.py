@@ -13,7 +13,7 @@ from tffcl.program import checks
 from tffcl.program.client_data import AnyClientData, AnyTask, ClientTask
 from tffcl.program.state import as_seed
 from tffcl.streams import Enrollment
-from tffcl.transfers import Transfer, document_vectors
+from tffcl.transfers import Transfer
 from tffcl.transfers.knowledge_base import Summary
 
 Summarise = Callable[[ClientTask], np.ndarray]
@@ -40,7 +40,7 @@ class TaskData:
         self.num_clients, self.num_tasks = data.num_clients, data.num_tasks
         self.enrollment = enrollment or Enrollment.full(data.num_clients, data.num_tasks)
         self._data, self._transfer, self._seed = data, transfer, seed
-        self._vectors = summarise or mean_vectors
+        self._vectors = summarise or transfer.vectors
         self._summaries: tuple[int, dict[int, Optional[Summary]]] = (-1, {})
         self._refused: dict[int, str] = {}
 
@@ -84,21 +84,6 @@ class TaskData:
             _log.warning("task %d: the summary of client %d is left out: %s", task, client, refusal)
             return None
         return summary
-
-
-def mean_vectors(task: ClientTask) -> np.ndarray:
-    """float32 [N, D]: each training document's mean word vector (FedSeIT, eq. 6).
-
-    Raises:
-      InputError: the task is not text, as `TextClientData` has it.
-    """
-    if not {"tokens", "vectors"} <= set(task.context) or not {"start", "length"} <= set(task.train):
-        raise InputError(
-            "this transfer needs a vector for each example; data without tokens and word vectors need the "
-            "argument `summarise`, from a ClientTask to float32 [N, D]"
-        )
-    context, train = task.context, task.train
-    return document_vectors(context["tokens"], train["start"], train["length"], context["vectors"])
 
 
 def _check_vectors(vectors: np.ndarray, task: ClientTask, where: str) -> None:

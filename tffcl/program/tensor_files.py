@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.templates.entries import as_type
+from tffcl.templates.tff_types import as_type
 
 
 def write(prefix: tf.Tensor, tensors: Mapping[str, tf.Tensor]) -> tf.Operation:

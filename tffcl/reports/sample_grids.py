@@ -8,10 +8,10 @@ from typing import Optional
 
 import numpy as np
 
+from tffcl import archive
 from tffcl.errors import RunError
 from tffcl.reports import figures
 from tffcl.reports.run_files import PathLike
-from tffcl.transfers import archive
 
 
 def load_samples(run_dir: PathLike) -> np.ndarray:

@@ -1,10 +1,22 @@
-"""`tffcl worker`: TFF's worker behind a door that listens where it is told, with a log, until it is told to end."""
+"""`tffcl worker`: TFF's worker behind a TCP proxy that listens at one address, until SIGTERM or SIGINT.
+
+TFF's worker binds `[::]:PORT`, on all interfaces, and has no flag for anything narrower. So it starts in a Linux
+network namespace, in which "all interfaces" is one loopback. A socket stays in the namespace in which it was made: the
+proxy's, made before, goes on listening outside.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import os
+import pathlib
 import signal
 import socket
+import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,29 +25,28 @@ from typing import Optional
 import click
 
 from tffcl import errors
-from tffcl.runtime import forwarding, health, network, processes
+from tffcl.runtime import processes
 from tffcl.runtime import worker as worker_lib
 
-_LOOK_SECONDS = 0.25
-_QUIET_SECONDS = 1.0  # after which what was done is told
-_BUSY_SHARE = 0.05  # of a core, from which the worker is busy
-
-# Less than this is somebody who asks whether the worker is there.
-_TOLD_BYTES, _TOLD_CPU_SECONDS = 64 * 1024, 0.5
-
-_EVERYWHERE = ("0.0.0.0", "::")
 _CHECK_SECONDS = 10.0
+_ALL_ADDRESSES = ("0.0.0.0", "::")
+
+# The log: a line for each time that the worker was busy, which ends with a pause.
+_SAMPLE_SECONDS, _PAUSE_SECONDS = 0.25, 1.0
+_BUSY_SHARE = 0.05  # of a core, from which the worker counts as busy
+_MIN_LOGGED_BYTES, _MIN_LOGGED_CPU_SECONDS = 64 * 1024, 0.5  # a probe takes less than this
+
+_CHUNK_BYTES = 1 << 20
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 
 
 def check(address: str) -> int:
-    """Whether a worker answers at `host:port`: 0, or 1 with the reason on stderr.
-
-    Raises:
-      InputError: It is no address.
-    """
-    health.check_addresses([address], "--check")
-    reason = health.check(address, _CHECK_SECONDS)
-    _say(f"{address}: the worker answers" if reason is None else f"{address}: {reason}")
+    """Whether a worker answers at `host:port`: 0, or 1 with the reason on stderr. InputError if it is no address."""
+    worker_lib.check_addresses([address], "--check")
+    reason = worker_lib.probe(address, _CHECK_SECONDS)
+    _print(f"{address}: the worker answers" if reason is None else f"{address}: {reason}")
     return 0 if reason is None else 1
 
 
@@ -43,65 +54,85 @@ def serve(host: str, port: int, threads: Optional[int]) -> None:
     """Runs a worker until SIGTERM or SIGINT.
 
     Args:
-      host: Where to listen, one address of this machine, or 0.0.0.0 or :: for all.
+      host: Where to listen: one address of this machine, or 0.0.0.0 or :: for all.
       port: Port to listen on; 0 for a free one.
       threads: Threads of the worker; None leaves it to TensorFlow.
 
     Raises:
-      RunError: The address is taken or none of this machine's; the worker cannot be kept to it; the worker has ended.
+      RunError: The address is taken or none of this machine's; the worker cannot be contained; the worker has ended.
     """
     with contextlib.ExitStack() as resources:
-        listener = resources.enter_context(_listen(host, port))
-        own_network = _enter_private_network(host)
+        try:
+            family, _, _, _, resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listener = resources.enter_context(socket.create_server(resolved[:2], family=family))
+        except OSError as error:
+            raise errors.RunError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        contained = _contain(host)
         worker = resources.enter_context(worker_lib.Worker(threads))
-        forwarder = forwarding.Forwarder(listener, worker.port, _say)
-        resources.callback(forwarder.close)
+        proxy = Proxy(listener, worker.port)
+        resources.callback(proxy.close)
         ended = resources.enter_context(_signals())
-        address = _name(listener.getsockname())
-        _warn(address, host, worker, own_network)
-        _say(f"ready: a TFF worker listens on {address} (pid {worker.pid})")
-        _watch(worker, forwarder, ended)
-        _say("ended: the worker is gone")
+        address = _shown(listener.getsockname())
+        _print(
+            f"warning: a TFF worker runs any graph that it is sent, with the rights of this user, by anybody who "
+            f"reaches {address}; it asks for no password and encrypts nothing"
+        )
+        if contained:
+            _print(
+                "the worker is in a network namespace of its own: it is reached through this proxy alone, and reaches "
+                "no other machine"
+            )
+        else:
+            _print(f"warning: the worker itself listens on port {worker.port} of all interfaces, too")
+        _print(f"ready: a TFF worker listens on {address} (pid {worker.pid})")
+        _log_work(worker, proxy, ended)
+        _print("ended: the worker is gone")
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _contain(host: str) -> bool:
+    """Enters a network namespace; False where there is none and the worker may listen everywhere."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family)
+        enter_network_namespace()
     except OSError as error:
-        raise errors.RunError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-
-
-def _enter_private_network(host: str) -> bool:
-    """Whether the worker will be reached through the door alone.
-
-    Raises:
-      RunError: It would not, although it shall not listen everywhere.
-    """
-    try:
-        network.enter_private_network()
-    except OSError as error:
-        if host in _EVERYWHERE:
+        if host in _ALL_ADDRESSES:
             return False
         raise errors.RunError(
             f"cannot keep the worker to {host}: TFF's worker binds all interfaces, and this system allows no network "
-            f"name space that would contain it ({error.strerror or error}); run it as root or in a container, or say "
+            f"namespace that would contain it ({error.strerror or error}); run it as root or in a container, or say "
             "--host 0.0.0.0 where everybody who reaches this machine may run anything on it"
         ) from error
     return True
 
 
-def _warn(address: str, host: str, worker: worker_lib.Worker, own_network: bool) -> None:
-    _say(
-        f"warning: a TFF worker runs any graph that it is sent, with the rights of this user, by anybody who reaches "
-        f"{address}; it asks for no password and encrypts nothing"
-    )
-    if own_network:
-        _say(
-            "the worker is in a network of its own: nothing but this door leads to it, and it reaches no other machine"
-        )
-    else:
-        _say(f"warning: the worker itself listens on port {worker.port} of all interfaces, too")
+def enter_network_namespace() -> None:
+    """Takes the calling thread, and all that it starts from now on, into a new namespace with nothing but a loopback.
+
+    Call it before any other thread exists. Root may do it; others where the kernel gives users namespaces.
+
+    Raises:
+      OSError: It is not allowed here, or this is not Linux.
+    """
+    if not sys.platform.startswith("linux"):
+        raise OSError("only Linux has network namespaces")
+    user, group = os.geteuid(), os.getegid()
+    try:
+        _unshare(_CLONE_NEWNET)
+    except PermissionError:  # in a user namespace, as the same user, it may be allowed
+        _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+        own = pathlib.Path("/proc/self")
+        (own / "setgroups").write_text("deny")
+        (own / "uid_map").write_text(f"{user} {user} 1")
+        (own / "gid_map").write_text(f"{group} {group} 1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        answer = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16sh14x", b"lo", 0))
+        (flags,) = struct.unpack_from("h", answer, 16)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
+
+
+def _unshare(flags: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).unshare(flags) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 @contextlib.contextmanager
@@ -116,37 +147,115 @@ def _signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _watch(worker: worker_lib.Worker, forwarder: forwarding.Forwarder, ended: threading.Event) -> None:
-    """Tells of each time that the worker was busy; TFF's protocol knows no rounds, but pauses lie between them.
-
-    Raises:
-      RunError: The worker has ended by itself.
-    """
-    told = seen = processes.cpu_seconds(worker.pid)
+def _log_work(worker: worker_lib.Worker, proxy: Proxy, ended: threading.Event) -> None:
+    """Logs each time that the worker was busy; TFF's protocol knows no rounds, but pauses lie between them."""
+    logged = last = processes.cpu_seconds(worker.pid)
     busy_since: Optional[float] = None
     busy_until = 0.0
-    while not ended.wait(_LOOK_SECONDS):
+    while not ended.wait(_SAMPLE_SECONDS):
         now, cpu = time.monotonic(), processes.cpu_seconds(worker.pid)
-        if cpu is None or seen is None or told is None:
+        if cpu is None or last is None or logged is None:
             raise errors.RunError(worker.describe())
-        if cpu - seen > _BUSY_SHARE * _LOOK_SECONDS or now - forwarder.last() < _LOOK_SECONDS:
+        if cpu - last > _BUSY_SHARE * _SAMPLE_SECONDS or now - proxy.traffic.last < _SAMPLE_SECONDS:
             busy_since, busy_until = busy_since or now, now
-        seen = cpu
-        if busy_since is not None and now - busy_until > _QUIET_SECONDS:
-            traffic = forwarder.take_traffic()
-            if traffic.received + traffic.sent > _TOLD_BYTES or cpu - told > _TOLD_CPU_SECONDS:
-                _say(
-                    f"{time.strftime('%H:%M:%S')} busy for {busy_until - busy_since:.1f} s: {cpu - told:.1f} s of CPU, "
-                    f"{traffic.received / 1e6:.1f} MB in, {traffic.sent / 1e6:.1f} MB out, "
+        last = cpu
+        if busy_since is not None and now - busy_until > _PAUSE_SECONDS:
+            traffic = proxy.take_traffic()
+            if traffic.received + traffic.sent > _MIN_LOGGED_BYTES or cpu - logged > _MIN_LOGGED_CPU_SECONDS:
+                _print(
+                    f"{time.strftime('%H:%M:%S')} busy for {busy_until - busy_since:.1f} s: {cpu - logged:.1f} s of "
+                    f"CPU, {traffic.received / 1e6:.1f} MB in, {traffic.sent / 1e6:.1f} MB out, "
                     f"{processes.resident_bytes(worker.pid) / 1e6:.0f} MB in memory"
                 )
-            told, busy_since = cpu, None
+            logged, busy_since = cpu, None
 
 
-def _name(address: tuple) -> str:
+@dataclasses.dataclass
+class Traffic:
+    """Bytes that were received and sent since they were last taken, and `time.monotonic()` of the last of them."""
+
+    received: int = 0
+    sent: int = 0
+    last: float = 0.0
+
+
+class Proxy:
+    """TCP proxy between a listening socket and a port of this thread's loopback, until it is closed."""
+
+    def __init__(self, listener: socket.socket, port: int) -> None:
+        self.traffic = Traffic()
+        self._listener, self._port = listener, port
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, name="tffcl-proxy", daemon=True).start()
+
+    def take_traffic(self) -> Traffic:
+        """The traffic since this was last called."""
+        with self._lock:
+            taken, self.traffic = self.traffic, Traffic(last=self.traffic.last)
+        return taken
+
+    def close(self) -> None:
+        """Ends all connections."""
+        _shut(self._listener)  # wakes the thread that accepts
+        self._listener.close()
+        with self._lock:
+            ends = list(self._open)
+        for end in ends:
+            _shut(end)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                outside, peer = self._listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._serve, args=(outside, _shown(peer)), daemon=True).start()
+
+    def _serve(self, outside: socket.socket, peer: str) -> None:
+        with contextlib.ExitStack() as ends:
+            ends.enter_context(outside)
+            try:
+                inside = ends.enter_context(socket.create_connection(("localhost", self._port)))
+            except OSError as error:
+                _print(f"refused {peer}: the worker does not accept connections ({error})")
+                return
+            with self._lock:
+                self._open |= {outside, inside}
+            _print(f"connection from {peer}")
+            for end in (outside, inside):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            back = threading.Thread(target=self._copy, args=(inside, outside, False), daemon=True)
+            back.start()
+            self._copy(outside, inside, True)
+            back.join()
+            with self._lock:
+                self._open -= {outside, inside}
+            _print(f"connection from {peer} closed")
+
+    def _copy(self, source: socket.socket, target: socket.socket, inwards: bool) -> None:
+        """Copies bytes until one end closes, and then closes the other."""
+        buffer = memoryview(bytearray(_CHUNK_BYTES))
+        with contextlib.suppress(OSError):
+            while size := source.recv_into(buffer):
+                target.sendall(buffer[:size])
+                with self._lock:
+                    self.traffic.received += size if inwards else 0
+                    self.traffic.sent += 0 if inwards else size
+                    self.traffic.last = time.monotonic()
+        _shut(source)
+        _shut(target)
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def _shown(address: tuple) -> str:
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     click.echo(line, err=True)

@@ -22,6 +22,8 @@ class Task:
       train: int64 [n], rows of the training set to learn from, ascending, read-only.
       validation: int64 [v], rows of the training set held out, disjoint from `train`; may be empty.
       test: int64 [m], rows of the test set; may be empty where the test set lacks these labels.
+      test_labels: labels that a test example may have, ascending; `labels`, but of a task that is trained with past
+        ones.
     """
 
     client: int
@@ -30,10 +32,12 @@ class Task:
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
+    test_labels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"task {self.task} of client {self.client}"
         object.__setattr__(self, "labels", tuple(int(label) for label in self.labels))
+        object.__setattr__(self, "test_labels", tuple(map(int, self.test_labels)) or self.labels)
         if not self.labels or list(self.labels) != sorted(set(self.labels)):
             raise StreamError(f"{where}: labels must be ascending, distinct and at least one, got {self.labels}")
         for field in ("train", "validation", "test"):
@@ -99,11 +103,14 @@ class TaskStream:
 def cumulative(stream: TaskStream) -> TaskStream:
     """Cumulative replay: task t trains on all that its client has had in tasks 0..t.
 
-    Labels and validation sets are united likewise. The test set stays task t's own, so that figures per task
-    mean the same as for `stream`.
+    Labels and validation sets are united likewise. The test set and its labels stay task t's own, so that figures per
+    task mean the same as for `stream`.
     """
     tasks = [
-        [dataclasses.replace(_union(own[: t + 1], client, t), test=task.test) for t, task in enumerate(own)]
+        [
+            dataclasses.replace(_union(own[: t + 1], client, t), test=task.test, test_labels=task.labels)
+            for t, task in enumerate(own)
+        ]
         for client, own in enumerate(stream.tasks)
     ]
     return _pooled("cumulative", stream, tasks)

@@ -1,4 +1,4 @@
-from .client_work import ClientWork as ClientWork
 from .compose import compose_continual_process as compose_continual_process
-from .continual_process import ContinualProcess as ContinualProcess
-from .finalizer import FinalizerProcess as FinalizerProcess
+from .contract import ClientWork as ClientWork
+from .contract import ContinualProcess as ContinualProcess
+from .contract import FinalizerProcess as FinalizerProcess

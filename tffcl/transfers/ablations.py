@@ -25,6 +25,9 @@ class _Wrapped(Transfer):
     def num_foreign(self, num_clients: int) -> int:
         return self.transfer.num_foreign(num_clients)
 
+    def vectors(self, task: Any) -> np.ndarray:
+        return self.transfer.vectors(task)
+
     def summarise(self, vectors: np.ndarray, seed: int | Sequence[int]) -> dict[str, np.ndarray] | None:
         return self.transfer.summarise(vectors, seed)
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tffcl import errors
-from tffcl.transfers import archive
-from tffcl.transfers.shelf import Shelf
+from tffcl import archive, errors
+from tffcl.archive import Shelf
 
 Summary = Mapping[str, np.ndarray]  # as it is given
 Arrays = dict[str, np.ndarray]  # as it is kept
@@ -22,7 +21,7 @@ class KnowledgeBase:
 
     Knowledge is a float32 `[knowledge_size]` vector (the adaptive parameters A of one task), kept sparse, for
     clients prune it before they send it. A summary is whatever a `Transfer` has a client say about its task.
-    Once memory holds `tffcl.transfers.shelf.MEMORY_BYTES` of both, the rest lies on the disk.
+    Once memory holds `tffcl.archive.MEMORY_BYTES` of both, the rest lies on the disk.
 
     >>> base = KnowledgeBase(3)
     >>> base.add(client=0, task=0, knowledge=np.array([0.0, 2.0, 0.0], np.float32))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Optional
 from tffcl import transfers
 from tffcl.errors import InputError
 from tffcl.options import OptionError, Options, option
-from tffcl.parts import Registry
+from tffcl.parts import Registry, make
 
 if TYPE_CHECKING:
     from tffcl.transfers import Transfer
 
+SUPPLIED = ("k", "num_tasks", "seed", "num_labels")  # parameters of a transfer that the run fills in
 TRANSFERS = Registry(
     "transfer",
     "tffcl.transfers",
@@ -76,20 +77,31 @@ class Selection(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        TRANSFERS.check(self.selection)
         given = [name for name in _OF_SIT if getattr(self, name) is not None]
         if given and self.selection != "sit":
             raise OptionError(given[0], "is for --selection sit")
         if (self.dp_sit_clip is None) != (self.dp_sit_noise is None):
             raise OptionError("dp_sit_clip", "--dp-sit-clip and --dp-sit-noise go together")
 
-    def transfer(self, num_tasks: int, seed: int) -> Transfer:
-        """The transfer of a run of so many tasks."""
-        chosen = self._chosen(num_tasks, seed)
+    def transfer(self, num_tasks: int, seed: int, num_labels: int = 0, own: Any = None) -> Transfer:
+        """The transfer of a run.
+
+        Args:
+          num_tasks: T.
+          seed: of the run.
+          num_labels: labels of the data set.
+          own: options of a transfer of the user's; None without any.
+
+        Raises:
+          InputError: no such transfer.
+        """
+        chosen = self._chosen(num_tasks, seed, num_labels, own)
         if self.foreign == "zeros":
             return transfers.Zeroed(chosen)
         return transfers.RandomTask(chosen, seed) if self.foreign == "random" else chosen
 
-    def _chosen(self, num_tasks: int, seed: int) -> Transfer:
+    def _chosen(self, num_tasks: int, seed: int, num_labels: int, own: Any) -> Transfer:
         if self.selection == "previous":
             return transfers.PreviousTask()
         if self.selection == "all":
@@ -98,7 +110,8 @@ class Selection(Options):
             return transfers.Sampled(self.top_k, seed)
         if self.selection == "sit":
             return self._sit()
-        made: Any = TRANSFERS.get(self.selection)(k=self.top_k)
+        supplied = {"k": self.top_k, "num_tasks": num_tasks, "seed": seed, "num_labels": num_labels}
+        made: Any = make(TRANSFERS.get(self.selection), supplied, own)
         if not isinstance(made, transfers.Transfer):
             raise InputError(f"selection: {self.selection} makes a {type(made).__name__}, no tffcl.transfers.Transfer")
         return made

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tffcl import errors
+from tffcl.transfers.documents import document_vectors
 from tffcl.transfers.knowledge_base import KnowledgeBase, Summary
 
 
@@ -32,6 +33,28 @@ class Transfer(abc.ABC):
     @abc.abstractmethod
     def num_foreign(self, num_clients: int) -> int:
         """K, the most entries that one of `num_clients` clients receives for a task."""
+
+    def vectors(self, task: Any) -> np.ndarray:
+        """What `summarise` is given of a task: float32 `[N, D]`, a vector for each training example.
+
+        Of text the mean of each document's word vectors (FedSeIT, eq. 6), of arrays the example itself, flattened.
+
+        Args:
+          task: a `tffcl.program.ClientTask`; its `labels` are the data set's.
+
+        Raises:
+          InputError: examples of another form.
+        """
+        context, train = task.context, task.train
+        if {"tokens", "vectors"} <= set(context) and {"start", "length"} <= set(train):
+            return document_vectors(context["tokens"], train["start"], train["length"], context["vectors"])
+        inputs = [name for name in train if name != "label"]
+        if len(inputs) != 1:
+            raise errors.InputError(
+                f"this transfer needs a vector for each example, and these have {', '.join(inputs)}; it should say by "
+                "`vectors`, or the argument `summarise`, what float32 [N, D] they are"
+            )
+        return np.reshape(train[inputs[0]], [len(train[inputs[0]]), -1]).astype(np.float32)
 
     def summarise(self, vectors: np.ndarray, seed: int | Sequence[int]) -> dict[str, np.ndarray] | None:
         """What a client tells the server about its task; runs at the client.

@@ -1,4 +1,7 @@
-"""Named tensors that cross the border of a client work, held to the types that it declares."""
+"""Types of TFF and the tensors that are held to them.
+
+What TFF's own names leave long-winded, and the check of what a client work returns against what it declares.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,24 @@ import tensorflow_federated as tff
 from tffcl import errors
 
 
+def at_server(member: Any) -> tff.FederatedType:
+    """`member@SERVER`, for anything that `tff.to_type` takes."""
+    return tff.FederatedType(tff.to_type(member), tff.SERVER, all_equal=True)
+
+
+def at_clients(member: Any) -> tff.FederatedType:
+    """`{member}@CLIENTS`, for anything that `tff.to_type` takes."""
+    return tff.FederatedType(tff.to_type(member), tff.CLIENTS)
+
+
+def entries(kind: tff.Type) -> dict[str, tff.Type]:
+    """Name -> type of the entries of a struct type, which may be placed, in order."""
+    member = kind.member if isinstance(kind, tff.FederatedType) else kind
+    return dict(tff.structure.iter_elements(member))
+
+
 def select_types(types: OrderedDict, names: tuple[str, ...]) -> OrderedDict:
-    """The entries of a mapping of types that are named, in the mapping's order.
+    """The named entries of a mapping of types, in the mapping's order.
 
     Raises:
       ContractError: a name that the mapping does not have.
