@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import logging
 import pathlib
@@ -69,9 +68,11 @@ def once(function: Callable, told_apart: Callable[..., Hashable] = lambda *_, **
     return call
 
 
-def what_is_built(options: Any) -> str:
-    """What flags ask of a process: all but the number of rounds, where the run stands and whether it goes on."""
-    return repr(dataclasses.replace(options, num_rounds=0, output_dir=None, client_dir=None, resume=False))
+def what_is_built(method: Any, plan: Any) -> str:
+    """What a process depends on: all options but the number of rounds, and where the run is kept and computed."""
+    left_out = ("num_rounds", "output_dir", "client_dir", "resume", "runtime", "workers")
+    options = {name: value for name, value in plan.experiment.values.items() if name not in left_out}
+    return repr((method.name, options, plan.input_shape))
 
 
 def small_vectors(folder: pathlib.Path) -> pathlib.Path:

@@ -9,6 +9,7 @@
   datasets       data sets and word vectors               streams      who sees what when
   program        the driver of a run                      runtime      where computations run
   reports        tables and plots of runs                 metrics      accuracy, forgetting, bytes, epsilon
+  testing        checks of a method's contract
 """
 
 import atexit

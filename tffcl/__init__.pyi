@@ -12,6 +12,7 @@ from . import reports as reports
 from . import runtime as runtime
 from . import streams as streams
 from . import templates as templates
+from . import testing as testing
 from . import transfers as transfers
 
 __version__: str

@@ -60,7 +60,7 @@ _FLAGS = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- 
 def _passed_on(command: Any) -> Any:
     """Flags of `tffcl run` that `tffcl reproduce` takes too, and hands on."""
     for name in ("runtime", "data-dir", "num-epochs", "num-rounds"):
-        command = click.option(f"--{name}", f"passed_{name}", help="As for `tffcl run`.")(command)
+        command = click.option(f"--{name}", f"passed_{name.replace('-', '_')}", help="As for `tffcl run`.")(command)
     return command
 
 
@@ -69,7 +69,7 @@ def _as_flags(passed: dict[str, Any], flags: tuple[str, ...]) -> list[str]:
         text
         for name, value in passed.items()
         if name.startswith("passed_") and value is not None
-        for text in (f"--{name[7:]}", str(value))
+        for text in (f"--{name[7:].replace('_', '-')}", str(value))
     ]
     return [*given, *flags]
 
@@ -118,7 +118,7 @@ def reproduce_fedseit(
     "--table", "number", type=click.IntRange(1, 4), default=3, show_default=True,
     help="1: masks over clients; 2: choices of MADE; 3: all methods; 4: cut-off of the gates.",
 )  # fmt: skip
-@click.option("--num-clients", "passed_num-clients", help="As for `tffcl run`; not where a row assigns its tasks.")
+@click.option("--num-clients", "passed_num_clients", help="As for `tffcl run`; not where a row assigns its tasks.")
 @_ROWS
 @_SEEDS
 @_passed_on

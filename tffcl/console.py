@@ -48,7 +48,8 @@ def exit_with(command: click.Command, name: str = "tffcl", args: Optional[Sequen
 
 def collect_as_usual() -> None:
     """For the rounds of a run: what they leave behind may hold large arrays, and goes soon."""
-    gc.set_threshold(*_USUAL)
+    if gc.get_threshold()[0] == _SELDOM:
+        gc.set_threshold(*_USUAL)
 
 
 def _fail(name: str, message: str) -> None:

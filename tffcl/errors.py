@@ -73,10 +73,19 @@ def is_number(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
 
 
-def check_whole(name: str, value: object, least: int, error: type[InputError] = InputError) -> None:
-    """Raises `error` unless `value` is a whole number, `least` or more."""
+def check_whole(name: str, value: object, least: int, error: type[InputError] = InputError) -> int:
+    """The value as an int; raises `error` for what is no whole number, `least` or more."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
         raise error(f"{name} must be a whole number, {least} or more; got {value!r}")
+    return int(value)
+
+
+def check_choice(name: str, value: str, known: typing.Iterable[str]) -> str:
+    """The value; raises InputError where it is not among the known ones."""
+    choices = list(known)
+    if value not in choices:
+        raise InputError(f"{name}: expected one of {', '.join(choices)}, found {value!r}")
+    return value
 
 
 def run_exists(folder: object) -> RunError:

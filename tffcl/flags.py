@@ -59,17 +59,22 @@ class ExperimentCommand(click.Command):
     """`tffcl run METHOD`: its flags are the options of the experiment that the rest of the command line asks for."""
 
     def __init__(
-        self, reference: str, method: Method, run: Callable[[Any], Any], about: str = "", compare: Sequence[str] = ()
+        self, name: str, reference: str, run: Callable[[Any], Any], about: str = "", compare: Sequence[str] = ()
     ):
-        super().__init__(reference, context_settings=_CONTEXT, help=about or _about(method))
-        self.method, self._run, self._compare = method, run, compare
-        self._experiment = Experiment(method)
+        method = registry.find_method(reference)
+        super().__init__(name, context_settings=_CONTEXT, help=about or _about(method))
+        self._reference, self._run, self._compare = reference, run, compare
+        self._flags: list[click.Parameter] = []
+        self._experiment = Experiment(reference)
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
-        given = {name: values[-1] for name, values in _scanned(args).items()}
-        names = _scanned(args).get("method") or self._compare
-        self._methods = [registry.beside(self.method, name) for name in names] or [self.method]
+        scanned = _scanned(args)
+        given = {name: values[-1] for name, values in scanned.items()}
         document = _document(given["config"]) if "config" in given else {}
+        recorded = document.get("method", "")
+        usual = recorded if recorded.rpartition("@")[2] == self._reference else self._reference
+        named = scanned.get("method", self._compare)
+        self._methods = [name if name == self._reference else f"{name}@{self._reference}" for name in named] or [usual]
         data, network = (given.get(name, document.get(name)) for name in ("data", "network"))
         # Parts of the user's have options of their own.
         chosen = {"scenario": SCENARIOS, "selection": TRANSFERS}
@@ -77,14 +82,33 @@ class ExperimentCommand(click.Command):
         own = {name: value for name, value in values.items() if chosen[name].is_own(value)}
         self._experiment = Experiment(self._methods[-1], data=data, network=network, **own)
         self._document = {name: value for name, value in document.items() if name not in ("method", "data", "network")}
+        self._flags = self._all_flags()
         return super().make_context(info_name, args, parent, **extra)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        found: list[click.Parameter] = []
-        for title, group in self._experiment.group_types:
-            for field in fields_of(group):
-                found.append(_flag(self._experiment, field, title))
-        found += [
+        return [*self._flags, *super().get_params(ctx)]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            others = _methods_with(error.option_name)
+            if not others:
+                raise
+            message = f"{error.option_name} is for {', '.join(others)}, not for {self._experiment.method.name}"
+            raise click.UsageError(message, ctx) from error
+
+    def _all_flags(self) -> list[click.Parameter]:
+        chosen = self._experiment
+        several = [chosen]
+        if chosen.data is None:
+            others = defaults.data_with_defaults(chosen.method, chosen.kind)
+            several += [chosen.replace(data=name) for name in others if name in kinds.NAMES]
+        found: list[click.Parameter] = [
+            _flag(several, field, title) for title, group in chosen.group_types for field in fields_of(group)
+        ]
+        return [
+            *found,
             _option("--method", _METHOD, "method", "NAME", multiple=True),
             _option("--network", _NETWORK, "network", "NAME|FILE:NAME"),
             _option("--config", "Options from a TOML or JSON file; flags stand over them.", "output", "FILE"),
@@ -98,7 +122,6 @@ class ExperimentCommand(click.Command):
                 help="Show every flag, and end.",
             ),
         ]
-        return [*found, *super().get_params(ctx)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         everything = ctx.meta.get("tffcl.help_all", False)
@@ -145,10 +168,20 @@ def _option(flag: str, text: str, title: str, metavar: str, multiple: bool = Fal
     return option
 
 
-def _flag(experiment: Experiment, field: Field, title: str) -> click.Option:
-    declared, names = field.option, [field.flag, *field.option.aliases]
-    default = _default_shown(experiment, field)
-    text = f"{declared.help}{default}"
+def _methods_with(flag: str) -> list[str]:
+    """Methods that have a flag."""
+    methods = {name: registry.find_method(name) for name in registry.METHODS.names}
+    return [
+        name
+        for name, method in methods.items()
+        if flag in [field.flag for group in method.option_groups() for field in fields_of(group)]
+    ]
+
+
+def _flag(several: Sequence[Experiment], field: Field, title: str) -> click.Option:
+    """The flag of an option of the first experiment, whose help shows the defaults in all of them."""
+    experiment, declared = several[0], field.option
+    names, text = [field.flag, *declared.aliases], f"{declared.help}{_default_shown(several, field)}"
     if field.type is bool:
         usual = experiment.defaults.get(field.name, field.default)
         flags = [f"{field.flag}/--no-{field.flag[2:]}"] if usual or field.default else [field.flag]
@@ -169,26 +202,15 @@ def _joined(join: bool) -> Any:
     return lambda ctx, param, value: tuple(each for part in value for each in part) if value else None
 
 
-def _default_shown(experiment: Experiment, field: Field) -> str:
-    if field.type is bool and not experiment.defaults.get(field.name):
-        return ""
+def _default_shown(several: Sequence[Experiment], field: Field) -> str:
+    experiment = several[0]
     if field.name == "data":
-        return f"  [default: {_usual_data(experiment)}]"
-    usual = experiment.defaults[field.name]
-    several = [experiment]
-    if experiment.data is None:
-        others = defaults.data_with_defaults(experiment.method, experiment.kind)
-        several += [experiment.replace(data=name) for name in others if name in kinds.NAMES]
+        *names, ships = kinds.usual_data(experiment.method, experiment.kind)
+        return f"  [default: the first at hand of {', '.join(names)} and {ships}, which ships]"
+    if field.type is bool and not experiment.defaults[field.name]:
+        return ""
     told = describe(several, field.name)
-    return "" if told == "none" and usual is None else f"  [default: {told}]"
-
-
-def _usual_data(experiment: Experiment) -> str:
-    return {
-        "text": "trec6; the sample that ships where it is not at hand",
-        "binary": "mnist; digits, which needs no files, where it is not at hand",
-        "image": "the first at hand of emnist-balanced, fashion-mnist, mnist and digits, which needs no files",
-    }.get(experiment.kind, "none")
+    return "" if told == "none" and experiment.defaults[field.name] is None else f"  [default: {told}]"
 
 
 def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -239,7 +261,7 @@ class RunGroup(click.Group):
         return list(registry.METHODS.names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> Optional[click.Command]:
-        return ExperimentCommand(cmd_name, registry.find_method(cmd_name), run_and_show)
+        return ExperimentCommand(cmd_name, cmd_name, run_and_show)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, _about(registry.find_method(name))) for name in self.list_commands(ctx)]
@@ -255,7 +277,7 @@ def parse_run(args: Iterable[str]) -> Experiment:
     """
     reference, *flags = args
     found: list[Experiment] = []
-    ExperimentCommand(reference, registry.find_method(reference), found.append).main(flags, standalone_mode=False)
+    ExperimentCommand(reference, reference, found.append).main(flags, standalone_mode=False)
     return found[0]
 
 
@@ -284,7 +306,7 @@ def script(method: str, *, compare: Sequence[str] = ()) -> Callable[[Callable[[A
 
         @functools.wraps(function)
         def program(args: Optional[Sequence[str]] = None) -> None:
-            command = ExperimentCommand(name, registry.find_method(method), function, about, compare)
+            command = ExperimentCommand(name, method, function, about, compare)
             exit_with(command, name, args)
 
         return program

@@ -166,7 +166,7 @@ def _check_range(field: Field, number: float) -> None:
         raise OptionError(field.name, f"expected a finite number, found {number!r}")
     for words, limit, holds in limits:
         if limit is not None and not holds(limit):
-            raise OptionError(field.name, f"expected {words} {limit:g}, found {number!r}")
+            raise OptionError(field.name, f"expected {words} {limit:.15g}, found {number!r}")
 
 
 _NUMBERS = {int: (numbers.Integral, "a whole number"), float: (numbers.Real, "a number")}

@@ -14,10 +14,10 @@ import rehearsing
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl import errors, runtime
+from tffcl import aggregators, client_works, errors, finalizers, runtime, templates
 from tffcl.algorithms import build_fil_ver, fil_ver
-from tffcl.client_works import EmbeddingPrivacy, LocalTraining, RehearsalModel, RehearsalWork
-from tffcl.finalizers import ServerSideTraining, server_side_training
+from tffcl.client_works import EmbeddingPrivacy, LocalTraining, Proximal, RehearsalModel, RehearsalWork
+from tffcl.finalizers import ServerSideTraining, server
 from tffcl.models import MLP, EmbeddingClassifier, FrozenEncoder, IdentityEncoder, TextEncoder
 from tffcl.program import ClientTask, pretrain, run_program
 from tffcl.streams import Enrollment
@@ -266,7 +266,7 @@ def test_built_anew_it_gives_the_same_and_one_trace_serves_every_task_and_any_nu
     names = ("begin_task", "prepare", "train", "end_task", "evaluate")
     for name in names:
         counted(RehearsalWork, name)
-    counted(server_side_training, "_trainer")
+    counted(server, "_trainer")
     process = _build()
     _, again = _run(process)
     np.testing.assert_array_equal(_weights(again), _weights(plain[1]))
@@ -301,17 +301,22 @@ def test_other_parts_may_be_chosen(plain):
 
 def test_every_option_reaches_its_part(monkeypatch):
     made = {}
-    for name in ("RehearsalWork", "Sharing", "gated", "build_server_update", "build_server_side_training"):
-        made[name] = mock.Mock(wraps=getattr(fil_ver, name))
-        monkeypatch.setattr(fil_ver, name, made[name])
-    monkeypatch.setattr(fil_ver, "compose_continual_process", mock.Mock())
+    for room, names in (
+        (client_works, ("RehearsalWork", "Sharing")),
+        (aggregators, ("gated",)),
+        (finalizers, ("build_server_update", "build_server_side_training")),
+    ):
+        for name in names:
+            made[name] = mock.Mock(wraps=getattr(room, name))
+            monkeypatch.setattr(room, name, made[name])
+    monkeypatch.setattr(templates, "compose_continual_process", mock.Mock())
     _build(task_memory=5, **OTHER_PARTS)
     told = made["RehearsalWork"].call_args.kwargs
-    assert told == {"client_memory": 6, "task_memory": 5, "proximal": 0.5, "seed": 4}
+    assert told == {"client_memory": 6, "task_memory": 5, "penalty": [Proximal(0.5)], "seed": 4}
     assert made["Sharing"].call_args.args[1:] == ("sampled", 2, OTHER_PARTS["privacy"])
     assert made["gated"].call_args.args == (OTHER_PARTS["aggregator"],)
     assert made["build_server_update"].call_args.args[1] is OTHER_PARTS["server_optimizer"]
-    assert made["build_server_side_training"].call_args.args[3:] == (SST, 4)
+    assert made["build_server_side_training"].call_args.args[3:5] == (SST, 4)
 
 
 def test_a_killed_run_goes_on_as_if_it_never_was(tmp_path, plain):
@@ -415,7 +420,7 @@ def test_what_contradicts_itself_is_said(monkeypatch):
     ):
         with pytest.raises(errors.InputError, match=match):
             bad()
-    monkeypatch.setattr(fil_ver, "compose_continual_process", mock.Mock())
+    monkeypatch.setattr(templates, "compose_continual_process", mock.Mock())
     assert build_fil_ver(naive, sharing="embeddings", share_raw_data=True)
     assert build_fil_ver(naive, sharing="none", server_side_training=False)  # naive rehearsal at the client
     assert fil_ver.TRAINING.patience == 0

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tffcl
 from tffcl import errors
 from tffcl.client_works.retention import ClosedForm, Gradient, build_retention, penalty
 from tffcl.layers.kernels import KernelLayout
@@ -72,3 +73,19 @@ def test_wrong_requests():
         build_retention("exact", 0.1, 1.0)
     with pytest.raises(errors.InputError, match="must not be negative"):
         build_retention("gradient", -0.1, 1.0)
+
+
+@pytest.mark.slow
+def test_both_forms_learn_three_tasks_through_the_driver(tmp_path):
+    """The first task has no past, so that both are alike there; later ones differ."""
+    few = {
+        "data": "digits", "runtime": "in-process", "num_clients": 2, "num_tasks": 3, "num_rounds": 1, "num_epochs": 1,
+        "hidden": (10,), "retention": 1.0,
+    }  # fmt: skip
+    solved, trained = (
+        tffcl.Experiment("confedmade", **few, retention_form=form, output_dir=str(tmp_path / form)).run().scores
+        for form in ("closed_form", "gradient")
+    )
+    np.testing.assert_allclose(trained[:, 0, 0], solved[:, 0, 0], rtol=1e-4)
+    assert np.isfinite(trained[:, 2]).all()
+    assert not np.allclose(trained[:, 2, 0], solved[:, 2, 0], rtol=1e-4)

@@ -13,8 +13,8 @@ from run_directories import StopAfter, StopError
 
 from tffcl.errors import RunError
 from tffcl.program import checkpoint, state
+from tffcl.program.results import Settings
 from tffcl.program.run_directory import RunDirectory
-from tffcl.program.settings import Settings
 
 STEPS = 5  # two rounds and the end of the first task, two rounds of the second one
 

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from tffcl.errors import InputError
 from tffcl.models.network import document_types
-from tffcl.program import ClientTask, checks
+from tffcl.program import ClientTask, task_data
 from tffcl.transfers import NoTransfer
 
 
@@ -85,10 +85,10 @@ def test_documents_stand_in_the_tokens_of_their_context(changes, message):
     parts = {name: texts(**changes.get(name, {})) for name in ("train", "validation", "test")}
     task = ClientTask(**contexts, **parts, num_classes=2)
     if message is None:
-        checks.check_task(process, task, "client 1")
+        task_data.check_task(process, task, "client 1")
     else:
         with pytest.raises(InputError, match=re.escape(message)):
-            checks.check_task(process, task, "client 1")
+            task_data.check_task(process, task, "client 1")
 
 
 def test_no_clients(tiny, process):

@@ -8,8 +8,7 @@ import pytest
 from tffcl import streams
 from tffcl.datasets import EncodedTextDataset, RaggedTokens
 from tffcl.errors import InputError
-from tffcl.program import TextClientData
-from tffcl.program.array_data import ArrayData
+from tffcl.program import ArrayData, TextClientData
 from tffcl.streams import Task, TaskStream
 
 

@@ -16,10 +16,10 @@ from run_directories import StopAfter, StopError, history
 from tffcl import runtime
 from tffcl.errors import ContractError, InputError, RunError
 from tffcl.program import ClientFiles, read_state
+from tffcl.program.client_files import over_handles
 from tffcl.program.client_folders import KEPT_VERSIONS
-from tffcl.program.handles import over_handles
+from tffcl.program.results import Settings
 from tffcl.program.run_directory import RunDirectory
-from tffcl.program.settings import Settings
 from tffcl.program.state import first_state, start
 
 NUM_EVENTS = 3 * (2 + 1)  # tasks x (rounds + the task's end)

@@ -25,7 +25,7 @@ from tffcl.algorithms import build_fed_curv, build_fedweit, build_fil_ver
 from tffcl.client_works import DecomposedWork, LocalTraining, PlainWork, RehearsalWork
 from tffcl.finalizers import ServerSideTraining
 from tffcl.models import MLP, EmbeddingClassifier, TextCNN, VectorEncoder
-from tffcl.program import ClientFiles, driver, pretrain, run_program, scoring
+from tffcl.program import ClientFiles, cohorts, driver, pretrain, run_program
 from tffcl.program.state import client_key
 from tffcl.transfers import SIT, NoTransfer, PreviousTask
 
@@ -336,5 +336,5 @@ def test_pre_training_goes_on_without_it(in_process, monkeypatch):
 @pytest.mark.parametrize("count", [np.nan, np.inf, -5.0, 0.0, 6.0])
 def test_a_client_that_tells_of_other_test_examples_has_no_score(count):
     sums = {"count": np.float32(count), "loss": np.float32(2), "correct": np.float32(1)}
-    assert scoring._score(sums, 5) is None
-    assert scoring._score({**sums, "count": np.float32(5)}, 5) == 0.2
+    assert cohorts._mean_score(sums, 5) is None
+    assert cohorts._mean_score({**sums, "count": np.float32(5)}, 5) == 0.2

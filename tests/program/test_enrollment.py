@@ -13,7 +13,7 @@ from run_directories import StopError, history, results
 
 from tffcl import metrics
 from tffcl.errors import InputError, RunError
-from tffcl.program import Released, communication, run_program
+from tffcl.program import Released, events, run_program
 from tffcl.streams import Enrollment
 from tffcl.transfers import NoTransfer, PreviousTask
 
@@ -150,11 +150,11 @@ def test_to_a_newcomer_the_shared_value_is_news(fresh):
     state = types.SimpleNamespace(
         server={"shared": np.ones(6, np.float32)}, fresh=fresh, round=0, task=1, selections=[[], [[], [], []]]
     )
-    whole = communication.coded_and_dense(6, 6)
+    whole = events.coded_and_dense(6, 6)
     told = whole if fresh else (0, 0)
-    assert communication.round_down(state, [1], [1, 2], [2]) == {1: told, 2: whole}
+    assert events.bytes_down(state, [1], [1, 2], [2]) == {1: told, 2: whole}
     state.round = 1
-    assert communication.round_down(state, [1], [1, 2], [2]) == {1: told}
+    assert events.bytes_down(state, [1], [1, 2], [2]) == {1: told}
 
 
 def test_everybody_always_is_as_without_an_enrollment(tiny, process, tmp_path):

@@ -15,7 +15,7 @@ from run_directories import history
 from tffcl import runtime
 from tffcl.errors import InputError
 from tffcl.program import ClientFiles, ClientTask, StoredData, write_client_data
-from tffcl.program.grouped import ordered
+from tffcl.program.task_data import ordered
 
 INTS = tff.TensorType(np.int32, (None,))
 

@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 from placements import leaves, tensors, ways_out
 
 from tffcl.algorithms import build_fedseit
-from tffcl.program.handles import over_handles
+from tffcl.program.client_files import over_handles
 from tffcl.templates.tff_types import entries
 
 HANDLE = {"directory": "str", "client": "int32", "version": "int32"}

@@ -13,7 +13,7 @@ from run_directories import StopAfter, StopError, history
 
 from tffcl import metrics, runtime
 from tffcl.aggregators import ClientPrivacy, by_name
-from tffcl.program.settings import Settings
+from tffcl.program.results import Settings
 from tffcl.program.state import sample_clients
 from tffcl.streams import Enrollment
 from tffcl.templates import compose_continual_process

@@ -19,7 +19,7 @@ from tffcl.client_works import EWC, EmbeddingPrivacy, FedCurv, LocalTraining
 from tffcl.finalizers import ServerSideTraining
 from tffcl.models import MADEConfig, TextCNN
 from tffcl.program import run_program
-from tffcl.program.handles import over_handles
+from tffcl.program.client_files import over_handles
 from tffcl.templates.tff_types import entries
 from tffcl.transfers import SIT, CentroidPrivacy, NoTransfer
 

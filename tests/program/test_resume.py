@@ -246,9 +246,9 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tiny, process, straight, s
             real = os.replace
             patch.setattr("os.replace", lambda a, b: fail() if "knowledge" in str(b) else real(a, b))
         elif what == "manifest":
-            patch.setattr("tffcl.program.checkpoint.write_json", lambda path, _: storage.write_whole(path, fail))
+            patch.setattr("tffcl.storage.write_json", lambda path, _: storage.write_whole(path, fail))
         else:
-            patch.setattr("tffcl.program.history._open", fail)
+            patch.setattr("tffcl.program.run_directory._open", fail)
         advice = "cannot write .*: No space left on device; make room; the last checkpoint is whole: resume"
         with pytest.raises(RunError, match=advice):
             tiny.run(process, folder, clients_per_round=2, resume=True)

@@ -8,8 +8,8 @@ from collections import OrderedDict
 import numpy as np
 
 from tffcl.program import state as lib
+from tffcl.program.results import Settings
 from tffcl.program.run_directory import RunDirectory
-from tffcl.program.settings import Settings
 
 
 def _process(**entries):

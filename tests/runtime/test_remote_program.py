@@ -20,6 +20,8 @@ from tffcl.program import ProgressBar, driver
 from tffcl.runtime import worker_runtimes
 from tffcl.runtime.executor import WorkerExecutor
 
+pytestmark = pytest.mark.slow
+
 _TINY = pathlib.Path(__file__).parents[1] / "program" / "tiny.py"
 
 

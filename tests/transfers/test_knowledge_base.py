@@ -83,7 +83,7 @@ def test_wrong_entries_are_one_clear_error_and_change_nothing():
         with pytest.raises(errors.InputError, match=message):
             base.add(*arguments)
     assert base.entries == ((0, 0),)
-    with pytest.raises(errors.InputError, match="knowledge_size should be"):
+    with pytest.raises(errors.InputError, match="knowledge_size must be"):
         KnowledgeBase(-1)
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.aggregators.building import factory_of, process_of
+from tffcl.aggregators.structures import factory_of, process_of
 
 LARGEST = 1e15  # of an entry: the squares of a million of these still are finite float32
 

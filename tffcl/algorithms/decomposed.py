@@ -28,10 +28,10 @@ def build_decomposed(
     *,
     training: Optional[LocalTraining] = None,
     decomposition: Optional[Decomposition] = None,
-    aggregator: Optional[templates.compose.AggregationFactory] = None,
+    aggregator: Optional[templates.AggregationFactory] = None,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     seed: int = 0,
-    penalty: client_works.penalties.Penalties = None,
+    penalty: client_works.Penalties = None,
     selection: Optional[Selection] = None,
 ) -> ContinualProcess:
     """The continual process of any network whose kernels are decomposed into base, mask and adaptive.

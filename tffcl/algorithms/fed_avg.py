@@ -51,7 +51,7 @@ class Importance(Options):
     )
 
 
-def penalties_of(proximal: float, penalty: client_works.penalties.Penalties = None) -> list[client_works.Penalty]:
+def penalties_of(proximal: float, penalty: client_works.Penalties = None) -> list[client_works.Penalty]:
     """FedProx's penalty where mu is not 0, and whatever else is added."""
     others = [] if penalty is None else penalty if isinstance(penalty, (list, tuple)) else [penalty]
     return [*([client_works.Proximal(proximal)] if proximal else []), *others]
@@ -63,8 +63,8 @@ def build_fed_avg(
     *,
     training: Optional[LocalTraining] = None,
     proximal: float = 0.0,
-    penalty: client_works.penalties.Penalties = None,
-    aggregator: Optional[templates.compose.AggregationFactory] = None,
+    penalty: client_works.Penalties = None,
+    aggregator: Optional[templates.AggregationFactory] = None,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     seed: int = 0,
     phases: Sequence[client_works.Phase] = (),

@@ -7,10 +7,11 @@ federated averaging (no `client_memory` either), EBR (a deterministic encoder wi
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from tffcl import aggregators, client_works, errors, finalizers, models, templates
+from tffcl import aggregators, client_works, errors, finalizers, metrics, models, templates
 from tffcl.algorithms.fed_avg import Proximal, build_fed_avg, penalties_of
 from tffcl.algorithms.method import LABELS, Method
 from tffcl.client_works.options import LocalTraining
@@ -20,9 +21,13 @@ from tffcl.options import OptionError, Options, option
 if TYPE_CHECKING:
     import tensorflow_federated as tff
 
+    from tffcl.experiment.experiment import Experiment
     from tffcl.experiment.plan import Plan
     from tffcl.templates import ContinualProcess
 
+logger = logging.getLogger(__name__)
+
+DELTA = 1e-5  # at which the epsilon of vectors that are sent is told
 TRAINING = LocalTraining(num_epochs=2, batch_size=64, learning_rate=1e-3, patience=0)
 
 
@@ -38,7 +43,7 @@ def build_fil_ver(
     training: Optional[LocalTraining] = None,
     proximal: float = 0.0,
     privacy: Optional[client_works.EmbeddingPrivacy] = None,
-    aggregator: Optional[templates.compose.AggregationFactory] = None,
+    aggregator: Optional[templates.AggregationFactory] = None,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     share_raw_data: bool = False,
     seed: int = 0,
@@ -180,20 +185,21 @@ class FilVerMethod(Method):
         if not self.study:
             return {}
         examples = STUDY_EXAMPLES_OF_DIGITS if data == "digits" else STUDY_EXAMPLES
-        return {"num_clients": 1, "num_tasks": 10, "domains": "permutations", "examples_per_task": examples}
+        domains = {} if data == "mnist+fashion" else {"domains": "permutations"}
+        return {"num_clients": 1, "num_tasks": 10, "examples_per_task": examples, **domains}
 
-    def check(self, plan: Plan) -> None:
+    def check(self, experiment: Experiment) -> None:
         """See `Method.check`."""
-        own = plan.group(Rehearsal)
-        if self.study and plan.scenario != "domains":
+        own = experiment.groups[Rehearsal]
+        if self.study and experiment.scenario != "domains":
             raise OptionError(
                 "scenario", f"{self.name} is of section 5.1, whose tasks are domains: permutations of pixels"
             )
-        if self.study and plan.num_clients != 1:
+        if self.study and experiment.num_clients != 1:
             raise OptionError(
                 "num_clients",
-                f"{plan.num_clients} clients: {self.name} is of section 5.1, where one client keeps what it rehearses "
-                "to itself",
+                f"{experiment.num_clients} clients: {self.name} is of section 5.1, where one client keeps what it "
+                "rehearses to itself",
             )
         if own.memory_per_task and not self.study:
             raise OptionError("memory_per_task", f"is for the methods of section 5.1: {', '.join(STUDY)}")
@@ -223,7 +229,11 @@ class FilVerMethod(Method):
         return round(share * plan.examples_per_task)
 
     def process(self, plan: Plan) -> ContinualProcess:
-        """Freezes an encoder on the first task, and builds what is trained on its embeddings."""
+        """Freezes an encoder on the first task, and builds what is trained on its embeddings.
+
+        config.json gains `dp_epsilon`, of each vector that is sent by itself, at `DELTA`.
+        """
+        plan.recorded["dp_epsilon"] = _epsilon(plan.group(Rehearsal))
         proximal = plan.group(Proximal).proximal
         if not self.frozen:
             return build_fed_avg(plan.embedding_classifier(), training=plan.training, proximal=proximal, seed=plan.seed)
@@ -246,6 +256,21 @@ class FilVerMethod(Method):
             seed=plan.seed,
             aggregator=plan.aggregator(),
         )
+
+
+def _epsilon(own: Rehearsal) -> Optional[float]:
+    """Epsilon at `DELTA` of a vector that is sent, which is logged; None where nothing is guaranteed."""
+    if own.dp_noise_multiplier is None:
+        return None
+    if own.dp_noise_seed is not None:
+        logger.info("privacy: none: with --dp-noise-seed, which config.json holds, the noise can be taken off again")
+        return None
+    epsilon = metrics.embedding_epsilon(own.dp_noise_multiplier, DELTA)
+    logger.info(
+        "privacy: each vector that is sent is (%.3g, %g)-differentially private by itself; labels, the classifier's "
+        "update and an encoder that was pre-trained on the same examples are not", epsilon, DELTA,
+    )  # fmt: skip
+    return epsilon
 
 
 def _method(name: str, about: str, **changed: Any) -> FilVerMethod:

@@ -15,8 +15,10 @@ from tffcl.algorithms.fed_avg import build_fed_avg
 from tffcl.algorithms.method import DENSITY, Method
 from tffcl.client_works.options import Decomposition, LocalTraining
 from tffcl.models.options import MADEConfig
+from tffcl.options import OptionError
 
 if TYPE_CHECKING:
+    from tffcl.experiment.experiment import Experiment
     from tffcl.templates import ContinualProcess
 
 # What these builders take where nothing else is said: appendix B.1 and section 4.1, and for A = B / 3 the published
@@ -92,16 +94,29 @@ def build_confedmade(
 
 _PAPER = "Paul et al., 2023"
 _MADE: dict[str, Any] = {"learns": (DENSITY,), "schedule": "confedmade"}
-CONFEDMADE = dataclasses.replace(
-    FEDWEIT, name="confedmade", builder=build_decomposed, paper=_PAPER, selection="all",
-    about="FedWeIT on a MADE, under one autoregressive mask for all clients.", **_MADE,
+
+
+@dataclasses.dataclass(frozen=True)
+class _Synchronised(Method):
+    """A method that all clients go through the server's masks with."""
+
+    def check(self, experiment: Experiment) -> None:
+        """See `Method.check`."""
+        if experiment.values.get("distinct_masks"):
+            raise OptionError("distinct_masks", f"{self.name} has the server's masks for all; fedweit-made has not")
+
+
+_DECOMPOSED: dict[str, Any] = {**vars(FEDWEIT), "selection": "all", **_MADE}
+CONFEDMADE = _Synchronised(
+    **{**_DECOMPOSED, "name": "confedmade", "builder": build_decomposed, "paper": _PAPER,
+       "about": "FedWeIT on a MADE, under one autoregressive mask for all clients."}
 )  # fmt: skip
-SYNCHRONISED = dataclasses.replace(
-    FEDWEIT, name="fedweit-made-sync", about="FedWeIT on a MADE, with the server's masks.", selection="all", **_MADE
-)  # fmt: skip
-UNSYNCHRONISED = dataclasses.replace(
-    SYNCHRONISED, name="fedweit-made", about="FedWeIT on a MADE, every client with masks of its own.",
-    defaults={"distinct_masks": True},
+SYNCHRONISED = _Synchronised(
+    **{**_DECOMPOSED, "name": "fedweit-made-sync", "about": "FedWeIT on a MADE, with the server's masks."}
+)
+UNSYNCHRONISED = Method(
+    **{**_DECOMPOSED, "name": "fedweit-made", "about": "FedWeIT on a MADE, every client with masks of its own.",
+       "defaults": {"distinct_masks": True}}
 )  # fmt: skip
 
 

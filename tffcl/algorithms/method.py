@@ -15,6 +15,7 @@ from tffcl.errors import InputError
 from tffcl.options import options_of
 
 if TYPE_CHECKING:
+    from tffcl.experiment.experiment import Experiment
     from tffcl.experiment.plan import Plan
     from tffcl.templates import ContinualProcess
 
@@ -36,7 +37,6 @@ class Method:
       learns: `LABELS`, `DENSITY` or both.
       takes: kinds of data, where not all will do of which there is something to learn.
       needs: what other data lack, for the message.
-      reference: FILE.py:NAME, where it is the user's.
       options: parameter of the builder -> dataclass of options that is handed to it.
       foreign: None, or how foreign adaptives enter the network: "added" (FedWeIT) or "aligned" (FedSeIT).
       selection: the default transfer of a method with foreign adaptives.
@@ -56,7 +56,6 @@ class Method:
     learns: tuple[str, ...] = (LABELS, DENSITY)
     takes: tuple[str, ...] = ()
     needs: str = ""
-    reference: str = ""
     options: Mapping[str, type] = dataclasses.field(default_factory=dict)
     foreign: Optional[str] = None
     selection: Optional[str] = None
@@ -82,7 +81,7 @@ class Method:
         del data
         return {}
 
-    def check(self, plan: Plan) -> None:
+    def check(self, experiment: Experiment) -> None:
         """Refuses options that do not go together, before anything heavy begins.
 
         Raises:

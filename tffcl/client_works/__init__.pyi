@@ -9,6 +9,7 @@ from .options import Decomposition as Decomposition
 from .options import LocalTraining as LocalTraining
 from .penalties import EWC as EWC
 from .penalties import FedCurv as FedCurv
+from .penalties import Penalties as Penalties
 from .penalties import Penalty as Penalty
 from .penalties import Proximal as Proximal
 from .plain import PlainWork as PlainWork

@@ -144,7 +144,15 @@ def _like(variable: tf.Variable) -> tf.Variable:
 
 
 def empty_variable(shape: tf.TensorShape | Sequence[int | None], trainable: bool = False) -> tf.Variable:
-    """A float32 variable to be assigned before use; axes that are None hold nothing until then."""
+    """A float32 variable to be assigned before use; axes that are None hold nothing until then.
+
+    TFF optimizes its graphs as if a variable kept the shape of its first value: with a first value of 0 rows, as far as
+    the graph tells, `tf.zeros_like` of whatever is assigned later is folded to 0 rows. So the graph must not tell: the
+    0 comes from an operation that is never folded.
+    """
     shape = tf.TensorShape(shape)
-    first = tf.zeros([axis or 0 for axis in shape.as_list()])
-    return tf.Variable(first, shape=shape, trainable=trainable)
+    axes: list[Any] = shape.as_list()
+    if not shape.is_fully_defined():
+        no_rows = tf.random.uniform([], maxval=1, dtype=tf.int32, seed=1)
+        axes = [no_rows if axis is None else axis for axis in axes]
+    return tf.Variable(tf.zeros(axes), shape=shape, trainable=trainable)

@@ -8,11 +8,12 @@
     ones, [1][T] and its mean; `nll_of_tasks` and `average_nll_of_tasks` likewise of a density, [C][T].
   average_nll_one_mask: with several masks the mean over tasks and over the masks by themselves, beside
     `average_nll_task_known`, which averages their probabilities.
-`samples.npz` holds pictures drawn from each task's density.
+`samples.npz` holds pictures drawn from each task's density; `experiment.toml` all options, for `--config`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pathlib
 from collections.abc import Mapping
@@ -21,9 +22,10 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tffcl import archive, client_works, datasets, models
+from tffcl import archive, client_works, datasets, models, storage
 from tffcl.client_works import evaluation
-from tffcl.program import scoring
+from tffcl.options import OptionError
+from tffcl.program import cohorts
 from tffcl.program.state import RunState
 from tffcl.templates import ContinualProcess
 
@@ -31,8 +33,13 @@ _SAMPLES, _MOST_CLIENTS = 10, 5
 
 
 def on_start(plan: Any, folder: Optional[pathlib.Path]) -> None:
-    """Writes the frozen encoder into the run directory."""
-    if plan.frozen is not None and folder is not None:
+    """Writes experiment.toml, with which `--config` starts such a run again, and the frozen encoder."""
+    if folder is None:
+        return
+    with contextlib.suppress(OptionError):  # of objects that no file can name
+        text = plan.experiment.replace(output_dir=None, resume=False).to_toml()
+        storage.write_whole(folder / "experiment.toml", text.encode())
+    if plan.frozen is not None:
         plan.frozen.write(folder)
 
 
@@ -56,12 +63,12 @@ def _of_original_tasks(plan: Any, process: ContinualProcess, state: RunState) ->
     data = plan.client_data(plan.stream)
     found = [
         [
-            scoring.test_of(process, state, min(client, len(state.store) - 1), 0, data.task(client, task))
+            cohorts.test_of(process, state, min(client, len(state.store) - 1), 0, data.task(client, task))
             for task in range(data.num_tasks)
         ]
         for client in range(data.num_clients)
     ]
-    if scoring.scores_are(process) == "nll":
+    if cohorts.scores_are(process) == "nll":
         nll = [[float(np.mean(sums["losses"])) for sums in tasks] for tasks in found]
         return {"nll_of_tasks": nll, "average_nll_of_tasks": float(np.mean(nll))}
     totals = np.array([[[sums["correct"], sums["count"]] for sums in tasks] for tasks in found]).sum(axis=0)

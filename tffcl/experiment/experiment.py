@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -15,7 +16,7 @@ from tffcl.experiment import defaults, kinds
 from tffcl.experiment.groups import SCENARIO_SUPPLIED, SCENARIOS, Data, Output, Privacy, Runtime, Stream
 from tffcl.models.registry import NetworkPart, network_of
 from tffcl.options import Field, OptionError, checked, fields_of, flat, names_of, options_of, shown, to_toml
-from tffcl.program.settings import Settings
+from tffcl.program.results import Settings
 from tffcl.transfers.options import SUPPLIED as TRANSFER_SUPPLIED
 from tffcl.transfers.options import TRANSFERS
 
@@ -36,7 +37,8 @@ class Experiment:
     shows all of them, `groups` are the dataclasses that declare them.
 
     Args:
-      method: a name of `tffcl list`, FILE.py:NAME, or a `Method`.
+      method: a name of `tffcl list`, FILE.py:NAME, either of them with "@" and a method whose paper's conditions it is
+        run under ("fedprox@confedmade"), or a `Method`.
       data: what is learned from: a name, a table, a folder, FILE.py:NAME, or a data set of `tffcl.datasets`, as
         `from_arrays`, `from_frames` and `from_texts` make it.
       network: a name of `tffcl list`, FILE.py:NAME, or a function that makes a Keras model of an input shape and a
@@ -47,6 +49,7 @@ class Experiment:
       InputError: no such method, network or option, or a value that an option does not take.
     """
 
+    named: Mapping[str, Any]  # method, data and network as they were given
     method: Method
     data: Any
     network: Optional[NetworkPart]
@@ -58,7 +61,8 @@ class Experiment:
         self, method: Union[str, Method] = "fedseit", *, data: Any = None, network: Any = None, **options: Any
     ):
         chosen = registry.find_method(method) if isinstance(method, str) else method
-        for name, value in (("method", chosen), ("data", data)):
+        named = {"method": registry.reference_of(method), "data": data, "network": network}
+        for name, value in (("named", named), ("method", chosen), ("data", data)):
             object.__setattr__(self, name, value)
         kind = kinds.kind_of(chosen, data, network)
         for name, value in (
@@ -69,7 +73,8 @@ class Experiment:
             object.__setattr__(self, name, value)
         self._check_names()
         object.__setattr__(self, "given", self._checked(options))
-        self.groups  # noqa: B018 - options that do not go together are refused now
+        self._check_together()
+        chosen.check(self)
 
     def _check_names(self) -> None:
         """Refuses an option of a part of the user's that another part declares, too."""
@@ -86,7 +91,8 @@ class Experiment:
                 hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(sorted(known))}"
                 raise OptionError(name, f"is no option of {self.method.name} on {self.kind} data{hint}")
         values = {name: checked(known[name], value) for name, value in options.items()}
-        if self._value("scenario", values) == "domains" and self.kind != "image":
+        scenario = self._value("scenario", values)
+        if scenario == "domains" and self.kind != "image":
             raise OptionError(
                 "scenario",
                 f"domains are rotations and permutations of images, and here are {self.kind} data; take non-iid or "
@@ -94,20 +100,40 @@ class Experiment:
             )
         for name in values:
             only = known[name].option.only
-            if only and not set(only) & {self.kind, self._value("scenario", values)}:
+            if only and not set(only) & {self.kind, scenario}:
                 raise OptionError(
-                    name,
-                    f"is for {' or '.join(only)}; here are {self.kind} data in the scenario "
-                    f"{self._value('scenario', values)}",
+                    name, f"is for {' or '.join(only)}; here are {self.kind} data in the scenario {scenario}"
                 )
+        if values.get("assign"):
+            values.update(num_clients=len(values["assign"]), num_tasks=len(values["assign"][0]))
         return values
+
+    def _check_together(self) -> None:
+        """Raises OptionError for options of several groups that contradict each other, or do not suit the data."""
+        self.groups  # noqa: B018 - those of one group
+        if (self.clients_per_round or 0) > self.num_clients:
+            raise OptionError(
+                "clients_per_round", f"{self.clients_per_round} is more than --num-clients {self.num_clients}"
+            )
+        if self.method.foreign == "aligned" and self.selection == "previous" and self.num_clients < 2:
+            raise OptionError(
+                "num_clients",
+                f"{self.method.name} learns from the previous tasks of other clients and needs 2 or more, found "
+                f"{self.num_clients}; fedweit or local has one",
+            )
+        if self.dp_base_noise is not None and self.method.clients != "federated":
+            raise OptionError(
+                "dp_base_clip", f"{self.method.name} has no updates of several clients that could be summed"
+            )
+        if self.scenario == "domains" and isinstance(self.data, str):
+            kinds.check_domains(self.data, self.domains)
 
     @property
     def data_name(self) -> str:
         """What the data are called; the method's usual ones where none are given."""
         return kinds.name_of(self.data) or ""
 
-    @property
+    @functools.cached_property
     def group_types(self) -> tuple[tuple[str, type], ...]:
         """(title, dataclass) of every group of options."""
         titled: dict[str, tuple[type, ...]] = {
@@ -125,15 +151,14 @@ class Experiment:
     def _own(self, title: str) -> tuple[type, ...]:
         return (self.own[title],) if title in self.own else ()
 
-    @property
+    @functools.cached_property
     def fields(self) -> dict[str, Field]:
         """Every option by its name, but `data` and `network`."""
-        found = {
+        return {
             field.name: field for _, group in self.group_types for field in fields_of(group) if field.name != "data"
         }
-        return found
 
-    @property
+    @functools.cached_property
     def defaults(self) -> dict[str, Any]:
         """Every option's default for this method and these data."""
         derived = defaults.defaults_of(self.method, self.kind, self.data_name)
@@ -142,12 +167,12 @@ class Experiment:
     def _value(self, name: str, given: Mapping[str, Any]) -> Any:
         return given[name] if name in given else self.defaults[name]
 
-    @property
+    @functools.cached_property
     def values(self) -> dict[str, Any]:
         """Every option's value."""
         return {**self.defaults, **self.given}
 
-    @property
+    @functools.cached_property
     def groups(self) -> dict[type, Any]:
         """The dataclasses of options with their values."""
         values = self.values
@@ -167,7 +192,7 @@ class Experiment:
         }
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("method", "data", "network", "kind", "own", "given"):
+        if name.startswith("_") or name in ("named", "method", "data", "network", "kind", "own", "given"):
             raise AttributeError(name)
         fields = self.fields
         if name not in fields:
@@ -176,12 +201,11 @@ class Experiment:
 
     def replace(self, **options: Any) -> Experiment:
         """The same experiment with other options; `method`, `data` and `network` are options here."""
-        return Experiment(
-            options.pop("method", self.method),
-            data=options.pop("data", self.data),
-            network=options.pop("network", self.network),
-            **{**self.given, **options},
-        )
+        return Experiment(**{**self.named, **self.given, **options})
+
+    def _is_for_here(self, field: Field) -> bool:
+        """Whether an option has a meaning for data of this kind in this scenario."""
+        return not field.option.only or bool(set(field.option.only) & {self.kind, self._value("scenario", self.given)})
 
     @property
     def label(self) -> str:
@@ -201,7 +225,7 @@ class Experiment:
 
     def config(self) -> dict[str, Any]:
         """What config.json records of the options: all but where things lie, and only what matters here."""
-        usual, scenario = self.defaults, self._value("scenario", self.given)
+        usual = self.defaults
         values = {
             field.name: getattr(group, field.name) for kind, group in self.groups.items() for field in fields_of(kind)
         }
@@ -210,7 +234,7 @@ class Experiment:
             for name, field in self.fields.items()
             if field.option.recorded
             and not (field.option.sparse and values[name] == field.default and usual[name] == field.default)
-            and (not field.option.only or set(field.option.only) & {self.kind, scenario})
+            and self._is_for_here(field)
         }
         if self._named_network is not None:
             recorded["network"] = self._named_network
@@ -228,19 +252,21 @@ class Experiment:
         return None if usual is not None and usual.name == self.network.name else self.network.name
 
     def to_toml(self) -> str:
-        """All options as a configuration file, for `--config`."""
-        values = self.values
+        """All options as a configuration file, for `--config` and `from_config`.
+
+        Raises:
+          OptionError: method, data or network were given as an object, which no file can name.
+        """
+        for name, value in self.named.items():
+            if not isinstance(value, (str, type(None))):
+                raise OptionError(name, f"is a {type(value).__name__}; a file holds names and FILE.py:NAME alone")
         titled: dict[str, dict[str, Any]] = {}
         for title, kind in self.group_types:
-            group = titled.setdefault(title, {})
-            group.update({field.name: values[field.name] for field in fields_of(kind) if field.name != "data"})
-        top = {
-            "method": self.method.reference or self.method.name,
-            "data": self.data if isinstance(self.data, str) else None,
-            "network": self._named_network,
-        }
-        head = "".join(f"{name} = {shown_toml(value)}\n" for name, value in top.items() if value is not None)
-        return f"{head}\n{to_toml(titled.items())}"
+            group = titled.setdefault(title, {title: self.named[title]} if title in self.named else {})
+            named = [field for field in fields_of(kind) if field.name != "data" and self._is_for_here(field)]
+            group.update({field.name: self.values[field.name] for field in named})
+        titled.setdefault("method", {"method": self.named["method"]})
+        return to_toml(titled.items())
 
     @classmethod
     def from_config(cls, document: Mapping[str, Any], **options: Any) -> Experiment:
@@ -269,13 +295,6 @@ def _own_options(data: Any, options: Mapping[str, Any]) -> dict[str, type]:
         if registry_of.is_own(options.get(name)):
             found[title] = options_of(registry_of.get(options[name]), supplied)
     return {title: group for title, group in found.items() if group is not None}
-
-
-def shown_toml(value: Any) -> str:
-    """A text in quotes."""
-    import json
-
-    return json.dumps(value)
 
 
 def describe(experiments: Iterable[Experiment], name: str) -> str:

@@ -61,13 +61,10 @@ class Data(Options):
 
 def parse_assigned(text: str) -> Assigned:
     """Labels by client and task: `0,1+2;1,0`, a client's tasks between semicolons."""
-    clients = tuple(
+    return tuple(
         tuple(tuple(name.strip() for name in task.split("+")) for task in client.split(","))
         for client in text.split(";")
     )
-    if len({len(tasks) for tasks in clients}) > 1:
-        raise ValueError("every client needs as many tasks as the others")
-    return clients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +110,8 @@ class Stream(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len({len(tasks) for tasks in self.assign}) > 1:
+            raise OptionError("assign", "every client needs as many tasks as the others")
         SCENARIOS.check(self.scenario)
 
 

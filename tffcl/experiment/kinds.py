@@ -13,7 +13,7 @@ from typing import Any, Optional
 from tffcl.algorithms.method import DENSITY, LABELS, Method
 from tffcl.errors import InputError
 from tffcl.models.registry import network_of
-from tffcl.options import options_of
+from tffcl.options import OptionError, options_of
 from tffcl.parts import Registry, make
 
 TEXTS = ("trec6", "trec50", "r8", "tmn", "subj", "sample")
@@ -24,6 +24,7 @@ VECTORS = ("iris", "wine", "breast-cancer")  # come with scikit-learn
 PAIRS = ("mnist+fashion",)  # domains of classes
 NAMES = {**dict.fromkeys(TEXTS, "text"), **dict.fromkeys((*IMAGES, *PAIRS), "image"),
          **dict.fromkeys(BINARIES, "binary"), **dict.fromkeys(VECTORS, "vector")}  # fmt: skip
+CLASSES = ("emnist-balanced", "mnist+fashion")  # where other classes come under the same labels
 DATA = Registry("data set", "tffcl.data", dict.fromkeys(NAMES))
 
 # What else each kind can be taken for.
@@ -57,6 +58,22 @@ def kind_of(method: Method, data: Any, network: Any = None) -> str:
     if part is not None:
         what += f", the network {part.name} {' or '.join(part.kinds)}"
     raise InputError(f"{what}, but {name} is {found}{_missing(method, found)}")
+
+
+def check_domains(name: str, domains: str) -> None:
+    """Raises OptionError where a data set that ships has no such domains."""
+    if domains == "classes" and name in NAMES and name not in CLASSES:
+        raise OptionError("domains", f"classes needs the data {' or '.join(CLASSES)}, found {name}")
+    if name in PAIRS and domains != "classes":
+        raise OptionError("domains", f"the data {name} have classes, found {domains}")
+
+
+def usual_data(method: Method, kind: str) -> tuple[str, ...]:
+    """Data that a method has where none are given: the first at hand of these, of which the last needs no files."""
+    if kind == "image":
+        study = getattr(method, "study", False)  # section 5.1 of FIL-VER permutes MNIST
+        return (*(() if study else ("emnist-balanced", "fashion-mnist")), "mnist", "digits")
+    return ("trec6", "sample") if kind == "text" else ("mnist", "digits")
 
 
 def _missing(method: Method, found: str) -> str:

@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, Optional
 
-from tffcl import datasets, errors, program, runtime, storage, streams, transfers
+from tffcl import console, datasets, errors, program, runtime, storage, streams, transfers
 from tffcl.aggregators import ClientPrivacy
 from tffcl.algorithms.fed_avg import Importance
 from tffcl.client_works import RehearsalModel
@@ -23,7 +23,8 @@ from tffcl.experiment.experiment import Experiment
 from tffcl.experiment.groups import Runtime
 from tffcl.models import EmbeddingClassifier, Network
 from tffcl.models.network import with_label_mask
-from tffcl.program.array_data import ArrayData, scaled
+from tffcl.options import OptionError
+from tffcl.program.client_data import ArrayData, scaled
 from tffcl.program.results import Results
 from tffcl.templates import ContinualProcess
 from tffcl.transfers.options import Selection
@@ -58,10 +59,10 @@ class Plan:
         self.experiment, self.kind = experiment, experiment.kind
         self.method: Any = experiment.method
         self._groups = experiment.groups
-        self._check_early()
-        self.method.check(self)
         clients = 1 if self.method.clients == "single" else experiment.num_clients
         self.enrollment = scenarios.enrollment_of(experiment)
+        if experiment.output_dir is not None:
+            self._check_folders(pathlib.Path(experiment.output_dir))
         if experiment.scenario == "domains":
             images = None if experiment.data in sources.kinds.PAIRS else sources.load(experiment)
             self.dataset: Any = sources.domains_of(experiment, images)
@@ -79,23 +80,6 @@ class Plan:
         self.recorded: dict[str, Any] = {}  # what the method adds to config.json
         self.frozen: Optional[frozen.Frozen] = None
         self.folder: Optional[pathlib.Path] = None
-
-    def _check_early(self) -> None:
-        """What is wrong with the options whatever the data are."""
-        chosen = self.experiment
-        if self.method.foreign == "aligned" and chosen.selection == "previous" and chosen.num_clients < 2:
-            raise errors.InputError(
-                f"num_clients: {self.method.name} learns from the previous tasks of other clients and needs 2 or more; "
-                "run fedweit or local for one client"
-            )
-        if (chosen.clients_per_round or 0) > chosen.num_clients:
-            raise errors.InputError(
-                f"clients_per_round: {chosen.clients_per_round} is more than num_clients, {chosen.num_clients}"
-            )
-        if chosen.dp_base_noise is not None and self.method.clients != "federated":
-            raise errors.InputError(
-                f"dp_base_clip: {self.method.name} has no updates of several clients that could be summed"
-            )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "experiment":
@@ -298,14 +282,17 @@ class Plan:
         base = pathlib.Path("runs") / f"{self.experiment.label}-{data}-seed{self.seed}"
         names = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
         folder = pathlib.Path(self.output_dir or next(name for name in names if not os.path.lexists(name)))
-        # Before anything heavy begins.
+        self._check_folders(folder)
+        logger.info("run directory: %s", folder)
+        return folder
+
+    def _check_folders(self, folder: pathlib.Path) -> None:
+        """Raises RunError, before anything heavy begins, where the run could not be kept."""
         storage.check_folder(folder, "a run directory")
         if self.client_dir is not None and self.experiment.runtime != "remote":
             storage.check_folder(self.client_dir, "the folder of clients' states")
         if not self.resume and os.path.lexists(folder / "config.json"):
             raise errors.run_exists(folder)
-        logger.info("run directory: %s", folder)
-        return folder
 
     def open_runtime(self) -> contextlib.AbstractContextManager:
         """The TFF runtime of --runtime, to be entered."""
@@ -326,9 +313,10 @@ class Plan:
                 "privacy: the workers have to be started with TF_DETERMINISTIC_OPS=0, for their noise has no seed"
             )
         elif os.environ.get("TF_DETERMINISTIC_OPS", "0") not in ("0", "false"):
-            raise errors.InputError(
-                "dp_base_noise: noise that could be repeated protects nobody, and TF_DETERMINISTIC_OPS in the "
-                "environment forbids any other; unset it"
+            raise OptionError(
+                "dp_base_noise",
+                "noise that could be repeated protects nobody, and TF_DETERMINISTIC_OPS in the environment forbids any "
+                "other; unset it",
             )
 
     def client_files(self) -> Optional[program.ClientFiles]:
@@ -347,6 +335,7 @@ class Plan:
         self.folder = self.directory()
         with self.open_runtime():
             process = (build or self.method.process)(self)
+            console.collect_as_usual()
             return program.run_program(
                 process,
                 self.data,

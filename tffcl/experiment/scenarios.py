@@ -12,6 +12,7 @@ from tffcl.datasets import raw_files
 from tffcl.errors import DatasetError, InputError, StreamError
 from tffcl.experiment.experiment import Experiment
 from tffcl.experiment.groups import ENROLLMENTS, SCENARIOS
+from tffcl.options import OptionError
 from tffcl.parts import make
 
 logger = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ def _ids(assigned: Sequence[Any], dataset: Any) -> list[list[list[int]]]:
     """`--assign` with label ids in the place of names."""
     known = {name: label for label, name in enumerate(dataset.label_names)}
     for name in (name for tasks in assigned for task in tasks for name in task if name not in known):
-        raise StreamError(f"assign: {dataset.name} has no label {name!r}; its labels are {', '.join(known)}")
+        raise OptionError("assign", f"{dataset.name} has no label {name!r}; its labels are {', '.join(known)}")
     return [[[known[name] for name in task] for task in tasks] for tasks in assigned]
 
 
@@ -155,7 +156,7 @@ def enrollment_of(experiment: Experiment) -> streams.Enrollment:
 
     Raises:
       StreamError: a table of another size, or with a cell that is no state or cannot follow the one before it.
-      InputError: no such scenario or file.
+      OptionError: no such scenario or file.
     """
     clients, tasks, given = experiment.num_clients, experiment.num_tasks, experiment.enrollment
     if given in ENROLLMENTS:
@@ -164,8 +165,8 @@ def enrollment_of(experiment: Experiment) -> streams.Enrollment:
     try:
         lines = raw_files.read_lines(path, max_bytes=_MOST_TABLE_BYTES)
     except DatasetError as error:
-        raise InputError(
-            f"enrollment: {given} is neither one of {', '.join(ENROLLMENTS)} nor a table in a file ({error})"
+        raise OptionError(
+            "enrollment", f"{given} is neither one of {', '.join(ENROLLMENTS)} nor a table in a file ({error})"
         ) from error
     try:
         rows = [_cells(line.strip()) for line in lines if line.strip()]

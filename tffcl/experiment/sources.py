@@ -15,26 +15,28 @@ import numpy as np
 from tffcl import datasets, errors
 from tffcl.experiment import kinds
 from tffcl.experiment.experiment import Experiment
+from tffcl.options import OptionError
 
 logger = logging.getLogger(__name__)
 
 
 def usual_data(experiment: Experiment) -> str:
     """The name of the data set that a method has where none is given: the paper's if it is at hand."""
-    wanted = {
-        "text": ("trec6",), "binary": ("mnist",), "image": ("emnist-balanced", "fashion-mnist", "mnist"),
-    }.get(experiment.kind, ())  # fmt: skip
-    if experiment.kind == "image" and getattr(experiment.method, "study", False):
-        wanted = ("mnist",)
-    ships = "sample" if experiment.kind == "text" else "digits"
+    *wanted, ships = kinds.usual_data(experiment.method, experiment.kind)
+    missing = []
     for name in wanted:
         if datasets.available(name, experiment.data_dir) or _downloaded(name, experiment.data_dir):
-            return name
-    logger.info(
-        "data: %s not at hand: taking %s; --data-dir DIR or --data NAME|PATH for other data",
-        " and ".join(wanted), "the small sample that ships" if ships == "sample" else "digits, 8 x 8",
-    )  # fmt: skip
-    return ships
+            break
+        missing.append(name)
+    else:
+        name = ships
+    if missing:
+        shown = {"sample": "the small sample that ships", "digits": "digits, 8 x 8"}.get(name, name)
+        logger.info(
+            "data: %s not at hand: taking %s; --data-dir DIR or --data NAME|PATH for other data",
+            " and ".join(missing), shown,
+        )  # fmt: skip
+    return name
 
 
 def _downloaded(name: str, data_dir: Optional[str]) -> bool:
@@ -149,8 +151,9 @@ def domains_of(experiment: Experiment, images: Any) -> datasets.Domains:
         count = experiment.num_tasks
         every = datasets.rotations(images, [360 * turn / count for turn in range(count)])
     if experiment.num_tasks > len(every):
-        raise errors.InputError(
-            f"num_tasks: {experiment.num_tasks} tasks, but {every.name} has {len(every)} domains, and each task is one"
+        raise OptionError(
+            "num_tasks",
+            f"{experiment.num_tasks} tasks, but {every.name} has {len(every)} domains, and each task is one",
         )
     return dataclasses.replace(every, domains=every.domains[: experiment.num_tasks])
 

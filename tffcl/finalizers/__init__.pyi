@@ -1,3 +1,3 @@
-from .server_side_training import ServerSideTraining as ServerSideTraining
-from .server_side_training import build_server_side_training as build_server_side_training
-from .server_update import build_server_update as build_server_update
+from .server import ServerSideTraining as ServerSideTraining
+from .server import build_server_side_training as build_server_side_training
+from .server import build_server_update as build_server_update

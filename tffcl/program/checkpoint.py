@@ -19,18 +19,18 @@ import pathlib
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import tree
 
 from tffcl import archive, storage
 from tffcl.errors import RunError
-from tffcl.program.client_store import ClientStore
-from tffcl.program.files import plain, write_json
-from tffcl.program.history import History
-from tffcl.program.state import RunState
+from tffcl.program.state import ClientStore, RunState
 from tffcl.transfers import KnowledgeBase
+
+if TYPE_CHECKING:
+    from tffcl.program.run_directory import History
 
 _KEPT = 2
 _FORMAT = 4
@@ -65,10 +65,6 @@ class _Saved:
                 self.parts.remove(one)
             newer |= one.entries
 
-    def files(self) -> list[tuple[str, str]]:
-        """Name and checksum of every part."""
-        return [(part.name, part.checksum) for part in self.parts]
-
 
 class Checkpoints:
     """The checkpoints of one run; the last two stay."""
@@ -79,11 +75,7 @@ class Checkpoints:
         self._knowledge: list[tuple[int, str, str]] = []  # entries up to a file's end, its name and checksum
 
     def save(self, state: RunState, history: History) -> None:
-        """Writes a checkpoint, then removes those that are older than the last two.
-
-        Args:
-          state: of the run.
-          history: of the run up to this point.
+        """Writes a checkpoint of a run, with its history so far, then removes those older than the last two.
 
         Raises:
           RunError: it cannot be written, for want of room for example; the checkpoint before it is untouched.
@@ -108,10 +100,13 @@ class Checkpoints:
             "selections": state.selections,
             "history": [history.size, history.checksum],
             "server": server,
-            "clients": [self._clients[client].files() for client in range(len(state.store))],
+            "clients": [
+                [(part.name, part.checksum) for part in self._clients[client].parts]
+                for client in range(len(state.store))
+            ],
             "knowledge": self._knowledge,
         }
-        write_json(self._folder / f"{step:08d}.json", {**manifest, "checksum": _checksum(manifest)})
+        storage.write_json(self._folder / f"{step:08d}.json", {**manifest, "checksum": _checksum(manifest)})
         self._remove_old([*steps, step])
 
     def any(self) -> bool:
@@ -119,11 +114,9 @@ class Checkpoints:
         return bool(self._steps())
 
     def restore(self, template: RunState, history: History) -> Optional[RunState]:
-        """The state at the last whole checkpoint; None where there is none.
+        """The state at the last whole checkpoint, and `history` with the events up to there; None where there is none.
 
-        Args:
-          template: a first state of the same process, which says how the values are arranged.
-          history: of the run; has the events up to that checkpoint then.
+        `template` is a first state of the same process, which says how the values are arranged.
 
         Raises:
           RunError: there are checkpoints, but not one of them is whole.
@@ -174,7 +167,7 @@ class Checkpoints:
     def _client_states(
         self, clients: list[list[tuple[str, str]]], template: RunState, saved: dict[int, _Saved]
     ) -> Iterator[OrderedDict]:
-        """The states of all clients, read one by one; `saved` gets what each was read from."""
+        """The states of all clients, read one by one; `saved` gets the files that each was read from."""
         if len(clients) != len(template.store):
             raise ValueError(f"{len(clients)} clients, expected {len(template.store)}")
         for client, files in enumerate(clients):
@@ -243,15 +236,11 @@ class Checkpoints:
 def _checksum(manifest: Mapping[str, Any]) -> str:
     """SHA-256 of all of a manifest but its checksum, whatever its layout."""
     values = {name: value for name, value in manifest.items() if name != "checksum"}
-    return hashlib.sha256(json.dumps(plain(values), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(storage.plain(values), sort_keys=True).encode()).hexdigest()
 
 
 def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
-    """A manifest that is as it was written.
-
-    Raises:
-      RunError: it is not, or of another version, or names what is no file of a checkpoint.
-    """
+    """A manifest; RunError if it is not as it was written, of another version, or names what is no checkpoint's."""
     manifest = storage.read_object(path, "a checkpoint", error=RunError)
     if manifest.get("format") != _FORMAT:
         raise RunError(
@@ -283,12 +272,7 @@ def _server_arrays(state: RunState) -> dict[str, np.ndarray]:
 
 
 def _server_state(arrays: dict[str, np.ndarray], template: RunState) -> Any:
-    """The server's state out of `_server_arrays`.
-
-    Raises:
-      KeyError: an array is missing.
-      ValueError: a value has another dtype or shape than the process starts with.
-    """
+    """Out of `_server_arrays`; KeyError or ValueError where a value is missing or of another dtype or rank."""
     leaves = []
     for place, old in enumerate(map(np.asarray, tree.flatten(template.server))):
         leaf = arrays[f"server/{place}"]

@@ -1,17 +1,25 @@
-"""What the driver asks of data: the examples of each client and task, as dense tensors."""
+"""What each client learns in each task, as dense tensors: the data that a run is given.
+
+A data set and a `TaskStream` make one: labelled arrays (`ArrayData`), documents (`TextClientData`), binary vectors
+(`DensityClientData`) or images of domains (`DomainClientData`). Anything that is a `ClientData` serves as well.
+"""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Optional, Protocol, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 
-from tffcl.datasets import EncodedTextDataset, RaggedTokens
+from tffcl.datasets import BinaryVectors, Domains, EncodedTextDataset, RaggedTokens
 from tffcl.errors import InputError
+from tffcl.models import ABSENT
 from tffcl.streams import Task, TaskStream
+
+SPLITS = ("train", "validation", "test")
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -82,34 +90,8 @@ class ClientData(AnyClientData, Protocol):
         """See `AnyClientData`."""
 
 
-def check_rows(stream: TaskStream, name: str, what: str, num_train: int, num_test: int) -> None:
-    """Checks that a data set has the examples that a stream asks for.
-
-    Args:
-      stream: which examples belong to which client and task.
-      name: of the data set, for the message.
-      what: an example is, for the message.
-      num_train: training examples that there are.
-      num_test: test examples that there are.
-
-    Raises:
-      InputError: names the first client and task that ask for more.
-    """
-    for task in (task for tasks in stream.tasks for task in tasks):
-        for split, size, wanted in (
-            ("train", num_train, (task.train, task.validation)),
-            ("test", num_test, (task.test,)),
-        ):
-            largest = max((int(rows.max()) for rows in wanted if len(rows)), default=-1)
-            if largest >= size:
-                raise InputError(
-                    f"client {task.client}, task {task.task}: asks for {split} {what} {largest}, but {name!r} has "
-                    f"{size}; was the stream made of another data set?"
-                )
-
-
-class StreamData:
-    """Data divided by a stream, which says how many clients and tasks there are."""
+class _StreamData(abc.ABC):
+    """Data divided by a stream; a data set says what the examples of some rows are."""
 
     stream: TaskStream
 
@@ -123,54 +105,137 @@ class StreamData:
         """T."""
         return self.stream.num_tasks
 
+    def task(self, client: int, task: int) -> ClientTask:
+        """The tensors of one task; see the class."""
+        part = self.stream.task(client, task)
+        context, (train, validation) = self._sets(part, "train", part.train, part.validation)
+        test_context, (test,) = self._sets(part, "test", part.test)
+        return self._labelled(ClientTask(context, train, validation, test_context, test), part)
 
-@dataclasses.dataclass(frozen=True)
-class Labels:
-    """How the labels of a task reach a classifier.
+    @abc.abstractmethod
+    def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
+        """Sets of rows of the data set's "train" or "test" split: their common context, and the examples of each."""
 
-    Attributes:
-      numbers: int32 [L], what stands for each label of the data set: its place in `Task.labels`, -1 for a label that
-        the task lacks; with one head the label itself.
-      num_classes: labels lie in [0, num_classes).
-      names: see `ClientTask.labels`.
-      mask / test_mask: what contexts have with one head: `classes` bool [L], the labels that training and test
-        examples may have, which alone compete (`tffcl.models.network.competing`). Nothing without one head.
+    def _labelled(self, made: ClientTask, part: Task) -> ClientTask:
+        """The task with what is known of its labels."""
+        del part
+        return made
+
+    def _check_rows(self, name: str, noun: str, num_train: int, num_test: int) -> None:
+        """Raises InputError for the first client and task that ask for more examples than there are."""
+        for part in (part for tasks in self.stream.tasks for part in tasks):
+            for split, size, rows in (
+                ("train", num_train, np.concatenate([part.train, part.validation])),
+                ("test", num_test, part.test),
+            ):
+                largest = int(rows.max(initial=-1))
+                if largest >= size:
+                    raise InputError(
+                        f"client {part.client}, task {part.task}: asks for {split} {noun} {largest}, but {name!r} has "
+                        f"{size}; was the stream made of another data set?"
+                    )
+
+
+class _LabelledData(_StreamData):
+    """Examples with labels: numbered within the task, or with one head those of the data set.
+
+    With one head the contexts have `classes`, bool [L]: the labels that training and test examples may have, which
+    alone compete (`tffcl.models.network.competing`).
     """
 
-    numbers: np.ndarray
-    num_classes: int
-    names: tuple[int, ...]
-    mask: Tensors
-    test_mask: Tensors
+    num_labels: Optional[int]
+    one_head: bool
 
+    def _labelled(self, made: ClientTask, part: Task) -> ClientTask:
+        if not self.one_head:
+            return dataclasses.replace(made, num_classes=len(part.labels), labels=part.labels)
+        every = np.arange(self.num_labels or 0)
+        return dataclasses.replace(
+            made,
+            context={**made.context, "classes": np.isin(every, part.labels)},
+            test_context={**made.test_context, "classes": np.isin(every, part.test_labels)},
+            num_classes=self.num_labels,
+        )
 
-def labels_of(task: Task, num_labels: int, one_head: bool) -> Labels:
-    """The labels of a task, of `num_labels` of the data set."""
-    if one_head:
-        masks = [np.isin(np.arange(num_labels), labels) for labels in (task.labels, task.test_labels)]
-        numbers = np.arange(num_labels, dtype=np.int32)
-        return Labels(numbers, num_labels, (), *(OrderedDict(classes=mask) for mask in masks))
-    numbers = np.full(num_labels, -1, np.int32)
-    numbers[list(task.labels)] = np.arange(len(task.labels))
-    return Labels(numbers, len(task.labels), task.labels, {}, {})
+    def _labels(self, labels: np.ndarray, part: Task) -> np.ndarray:
+        """int32 [N]: labels of the data set as the task has them; -1 for one that it lacks."""
+        if self.one_head:
+            return labels.astype(np.int32)
+        places = np.full(self.num_labels or 0, -1, np.int32)
+        places[list(part.labels)] = np.arange(len(part.labels))
+        return places[labels]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TextClientData(StreamData):
+class ArrayData(_LabelledData):
+    """Labelled arrays divided by a stream: images, vectors, anything of one shape.
+
+    The tensors of a task are
+      context: none, or with `one_head` `classes` bool [L], the labels that training or test examples may have.
+      examples: `entry` [N, ...], uint8 as it is given and all else as float32; label int32 [N], the place of the label
+        in `Task.labels`, or with `one_head` the label of the data set.
+
+    Attributes:
+      stream: which rows belong to which client and task.
+      train_x: numbers [N, ...].
+      train_labels: whole numbers [N].
+      test_x: [M, ...].
+      test_labels: [M].
+      num_labels: L, labels of the data set; by default as many as occur.
+      entry: what the network calls the examples.
+      one_head: labels are the data set's.
+    """
+
+    stream: TaskStream
+    train_x: np.ndarray
+    train_labels: np.ndarray
+    test_x: np.ndarray
+    test_labels: np.ndarray
+    num_labels: Optional[int] = None
+    entry: str = "features"
+    one_head: bool = False
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            x, labels = np.asarray(getattr(self, f"{part}_x")), np.asarray(getattr(self, f"{part}_labels"))
+            if len(x) != len(labels) or labels.ndim != 1 or labels.dtype.kind not in "iu":
+                raise InputError(
+                    f"{part}: expected a whole label for each of {len(x)} examples, found "
+                    f"{labels.dtype}{list(labels.shape)}"
+                )
+            object.__setattr__(self, f"{part}_x", x if x.dtype == np.uint8 else x.astype(np.float32))
+            object.__setattr__(self, f"{part}_labels", labels.astype(np.int32))
+        self._check_rows("the data", "example", len(self.train_x), len(self.test_x))
+        if self.num_labels is None:
+            most = max(int(labels.max(initial=-1)) for labels in (self.train_labels, self.test_labels))
+            object.__setattr__(self, "num_labels", most + 1)
+
+    def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
+        x, labels = getattr(self, f"{split}_x"), self._labels(getattr(self, f"{split}_labels"), part)
+        return OrderedDict(), [OrderedDict([(self.entry, x[rows]), ("label", labels[rows])]) for rows in sets]
+
+
+def scaled(images: np.ndarray, max_value: Any) -> np.ndarray:
+    """uint8 [N, h, w] as float32 [N, h, w, 1] in [0, 1]."""
+    return (images.astype(np.float32) / np.float32(max_value))[..., None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TextClientData(_LabelledData):
     """Documents divided by a stream; each set carries only the word vectors that it uses.
 
     The tensors of a task are
       context: vectors float32 [Vc, D]; row 0 (padding) and row 1 (the unknown word) are zero. tokens int32 [W], rows
-        of `vectors`: the words of all documents of the sets, one document after the other. With one head also
-        `classes`, see `Labels`.
+        of `vectors`: the words of all documents of the sets, one document after the other. With `one_head` also
+        `classes`, as for `ArrayData`.
       examples: start and length int32 [N]; document n is `tokens[start[n] : start[n] + length[n]]`. label int32 [N],
-        the place of the document's label in `Task.labels`.
+        the place of the document's label in `Task.labels`, or with `one_head` the label of the data set.
     Train and validation share a context.
 
     Attributes:
       dataset: the documents as rows of token ids.
       stream: which documents belong to which client and task.
-      one_head: labels are the data set's, not places in `Task.labels`.
+      one_head: labels are the data set's.
     """
 
     dataset: EncodedTextDataset
@@ -179,36 +244,228 @@ class TextClientData(StreamData):
 
     def __post_init__(self) -> None:
         data = self.dataset
-        check_rows(self.stream, data.name, "document", len(data.train_tokens), len(data.test_tokens))
+        self._check_rows(data.name, "document", len(data.train_tokens), len(data.test_tokens))
+
+    @property
+    def num_labels(self) -> int:  # type: ignore[override]
+        """L, labels of the data set."""
+        return len(self.dataset.label_names)
+
+    def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
+        documents: RaggedTokens = getattr(self.dataset, f"{split}_tokens")
+        labels = self._labels(getattr(self.dataset, f"{split}_labels"), part)
+        taken = [documents.take(rows) for rows in sets]
+        first, examples = 0, []
+        for tokens, rows in zip(taken, sets):
+            start = (first + tokens.row_splits[:-1]).astype(np.int32)
+            examples.append(OrderedDict(start=start, length=tokens.lengths, label=labels[rows]))
+            first += len(tokens.values)
+        return self._words(np.concatenate([tokens.values for tokens in taken])), examples
+
+    def _words(self, tokens: np.ndarray) -> Tensors:
+        """The vectors of the words in use, and the tokens numbered by them."""
+        embedding, used = self.dataset.embedding, np.unique(tokens)
+        kept = np.concatenate([[0, 1], used[used > 1]]).astype(np.int64)
+        numbers = np.zeros(len(embedding), np.int32)
+        numbers[kept] = np.arange(len(kept))
+        return OrderedDict(vectors=np.ascontiguousarray(embedding[kept], np.float32), tokens=numbers[tokens])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DensityClientData(_StreamData):
+    """Binary vectors divided by a stream.
+
+    The tensors of a task are
+      context: observed float32 [D], 1 for a dimension that is modelled, 0 for padding: the columns beyond the
+        widest of the task's labels. Training and test context are the same.
+      examples: x uint8 [N, D] of 0 and 1, and of `tffcl.models.ABSENT` beyond the width of a row in a task whose
+        labels differ in width, as pooled or cumulative ones may; D is the width of the whole data set, the same for
+        every task.
+    There are no labels and no classes.
+
+    Attributes:
+      dataset: the vectors; that they are binary is checked when they are made.
+      stream: which rows belong to which client and task.
+    """
+
+    dataset: BinaryVectors
+    stream: TaskStream
+
+    def __post_init__(self) -> None:
+        data = self.dataset
+        if not isinstance(data, BinaryVectors):
+            raise InputError(
+                f"dataset must be BinaryVectors (vectors_of_images, vectors_of_sets), found {type(data).__name__}"
+            )
+        for part in (part for tasks in self.stream.tasks for part in tasks):
+            if max(part.labels) >= len(data.label_names):
+                raise InputError(
+                    f"client {part.client}, task {part.task}: has label {max(part.labels)}, but {data.name!r} has "
+                    f"{len(data.label_names)}; was the stream made of another data set?"
+                )
+        self._check_rows(data.name, "row", len(data.train_x), len(data.test_x))
+
+    def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
+        data, columns = self.dataset, np.arange(self.dataset.width)
+        width = max(data.widths[label] for label in part.labels)
+        examples = []
+        for rows in sets:
+            x = getattr(data, f"{split}_x")[rows]
+            widths = np.asarray(data.widths)[getattr(data, f"{split}_labels")[rows]]
+            if (widths < width).any():  # also where all rows of a split are narrower than the task
+                x = np.where(columns < widths[:, None], x, np.uint8(ABSENT))
+            examples.append(OrderedDict(x=x))
+        return OrderedDict(observed=(columns < width).astype(np.float32)), examples
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _DomainData(_StreamData):
+    """Domains divided by a stream; task t is domain t, and labels are those of the domains."""
+
+    domains: Domains
+    stream: TaskStream
+
+    encoder_input = "x"
+    scaled = False
+
+    def __post_init__(self) -> None:
+        if self.stream.num_tasks != len(self.domains):
+            raise InputError(
+                f"{self.domains.name}: has {len(self.domains)} domains, but the stream has {self.stream.num_tasks} "
+                "tasks; task t is domain t"
+            )
+        for number, domain in enumerate(self.domains.domains):
+            trains, tests = domain.train_labels, domain.test_labels
+            for client in range(self.stream.num_clients):
+                part = self.stream.task(client, number)
+                where = f"client {client}, task {number}, {{}} images of domain {domain.name!r}"
+                for noun, labels, rows in (
+                    ("training", trains, np.concatenate([part.train, part.validation])),
+                    ("test", tests, part.test),
+                ):
+                    outside = [row for row in rows.tolist() if row >= len(labels) or labels[row] < 0]
+                    if outside:
+                        raise InputError(
+                            f"{where.format(noun)}: row {outside[0]} does not belong to it ({len(outside)} such); was "
+                            "the stream made of other domains?"
+                        )
+
+    def _labelled(self, made: ClientTask, part: Task) -> ClientTask:
+        return dataclasses.replace(made, num_classes=self.domains.num_labels)
+
+    def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
+        domain = self.domains[part.task]
+        images = domain.train_images if split == "train" else domain.test_images
+        labels = domain.train_labels if split == "train" else domain.test_labels
+        examples = []
+        for rows in sets:
+            x = scaled(images(rows), self.domains.max_value) if self.scaled else images(rows)
+            examples.append(OrderedDict([(self.encoder_input, x), ("label", labels[rows])]))
+        return OrderedDict(), examples
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DomainClientData(_DomainData):
+    """Domains divided by a stream; task t is domain t.
+
+    The tensors of a task are
+      context: none.
+      examples: x uint8 [N, h, w], 0 .. max_value, as the domain shows the image; label int32 [N].
+    A client that is not enrolled in a task has no examples there.
+
+    Attributes:
+      domains: the images.
+      stream: which rows belong to which client and task (`tffcl.streams.domain_sequence`).
+      encoder_input: another name for x.
+      scaled: x is float32 [N, h, w, 1] in [0, 1], as networks of images other than encoders take it.
+    """
+
+    encoder_input: str = "x"
+    scaled: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OfflineDomainData(DomainClientData):
+    """All examples of all clients and tasks of a `DomainClientData` as one task of one client: no learner has more.
+
+    Examples of different domains stand one after the other. For a score per domain, evaluate the one model on
+    `test_of(task)`.
+    """
+
+    @property
+    def num_clients(self) -> int:
+        """1."""
+        return 1
+
+    @property
+    def num_tasks(self) -> int:
+        """1."""
+        return 1
 
     def task(self, client: int, task: int) -> ClientTask:
-        """The tensors of one task; see the class."""
-        data, part = self.dataset, self.stream.task(client, task)
-        labels = labels_of(part, len(data.label_names), self.one_head)
-        train, validation = (data.train_tokens.take(rows) for rows in (part.train, part.validation))
-        test = data.test_tokens.take(part.test)
-        return ClientTask(
-            context={**_own_words(data.embedding, train.values, validation.values), **labels.mask},
-            train=_examples(train, 0, labels.numbers[data.train_labels[part.train]]),
-            validation=_examples(validation, len(train.values), labels.numbers[data.train_labels[part.validation]]),
-            test_context={**_own_words(data.embedding, test.values), **labels.test_mask},
-            test=_examples(test, 0, labels.numbers[data.test_labels[part.test]]),
-            num_classes=labels.num_classes,
-            labels=labels.names,
-        )
+        """The tensors of the one task of the one client.
+
+        Raises:
+          InputError: another client or task than 0.
+        """
+        if (client, task) != (0, 0):
+            raise InputError(f"offline data have one client with one task; there is no task {task} of client {client}")
+        train, validation, test = (self._joined(split, range(self.stream.num_tasks)) for split in SPLITS)
+        return ClientTask(OrderedDict(), train, validation, OrderedDict(), test, self.domains.num_labels)
+
+    def test_of(self, task: int) -> Tensors:
+        """The test examples of one of the original tasks (0 .. T-1), of all clients."""
+        return self._joined("test", [task])
+
+    def _joined(self, split: str, tasks: Sequence[int]) -> Tensors:
+        clients = range(self.stream.num_clients)
+        parts = [getattr(super(OfflineDomainData, self).task(client, task), split)
+                 for task in tasks for client in clients]  # fmt: skip
+        return _concatenated(parts)
 
 
-def _examples(tokens: RaggedTokens, first: int, labels: np.ndarray) -> Tensors:
-    """Documents whose words stand in the context from place `first` on."""
-    start = (first + tokens.row_splits[:-1]).astype(np.int32)
-    return OrderedDict(start=start, length=tokens.lengths, label=labels)
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReplayedDomainData(_DomainData):
+    """`DomainClientData` of which every task also holds raw training images that the client keeps of its past ones.
+
+    Attributes:
+      domains: the images.
+      stream: which rows belong to which client and task.
+      memory: most images that a client keeps of its past tasks.
+      seed: of the choice of these.
+      task_memory: most of one task, even while there is room for more; None for no such limit.
+      encoder_input / scaled: as for `DomainClientData`.
+    """
+
+    memory: int
+    seed: int
+    task_memory: Optional[int] = None
+    encoder_input: str = "x"
+    scaled: bool = False
+
+    def task(self, client: int, task: int) -> ClientTask:
+        """The tensors of one task, with those that are replayed behind the new ones."""
+        own = super().task(client, task)
+        if not task or not len(own.train["label"]):
+            return own
+        most = self.memory // task
+        most = most if self.task_memory is None else min(most, self.task_memory)
+        parts = [own.train]
+        for past in range(task):
+            train = super().task(client, past).train
+            rows = self._order(client, past, train["label"])[:most]
+            parts.append({name: values[rows] for name, values in train.items()})
+        return dataclasses.replace(own, train=_concatenated(parts))
+
+    def _order(self, client: int, task: int, labels: np.ndarray) -> np.ndarray:
+        """Rows of a task as they have a claim to stay: every label's first, every label's second, ..., int64 [n]."""
+        order = np.random.default_rng((self.seed, client, task)).permutation(len(labels))
+        turn = np.zeros(len(labels), np.int64)
+        for label in np.unique(labels):
+            of_label = order[labels[order] == label]
+            turn[of_label] = np.arange(len(of_label))
+        return order[np.argsort(turn[order], kind="stable")]
 
 
-def _own_words(embedding: np.ndarray, *token_sets: np.ndarray) -> Tensors:
-    """The vectors of the words in use, and the tokens of all sets (int32 [W] each) numbered by them."""
-    tokens = np.concatenate(token_sets)
-    used = np.unique(tokens)
-    kept = np.concatenate([[0, 1], used[used > 1]]).astype(np.int64)
-    numbers = np.zeros(len(embedding), np.int32)
-    numbers[kept] = np.arange(len(kept))
-    return OrderedDict(vectors=np.ascontiguousarray(embedding[kept], np.float32), tokens=numbers[tokens])
+def _concatenated(parts: Sequence[Tensors]) -> Tensors:
+    return OrderedDict((name, np.concatenate([part[name] for part in parts])) for name in parts[0])

@@ -19,8 +19,7 @@ import tqdm
 
 from tffcl import storage
 from tffcl.errors import RunError
-from tffcl.program import server_metrics
-from tffcl.program.history import Event
+from tffcl.program.events import Event
 
 _NO_NUMBERS = (
     "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "nothing_learned",
@@ -111,12 +110,8 @@ class Released:
 class _RunFiles(Released):
     """Released to files of a run directory, which are made anew from the run's history whenever it goes on.
 
-    What they hold follows from the history. So each of its rounds stands there once, whatever a killed run had told
-    them, and however often it went on.
-
-    Args:
-      files: a pattern of the files, below a folder that may not be there yet.
-      make: makes the manager that writes them.
+    So each round stands there once, whatever a killed run had told them, and however often it went on. `files` is their
+    pattern, below a folder that may not be there yet; `make` makes the manager that writes them.
     """
 
     def __init__(self, files: pathlib.Path, make: Callable[[], tff.program.ReleaseManager]):
@@ -153,8 +148,9 @@ def _told_of_faults(event: Event) -> Iterator[str]:
     if event.get("nothing_learned"):
         unlearned = ", ".join(map(str, event["nothing_learned"]))
         yield f"task {event['task']}: client(s) {unlearned} have learned nothing and send nothing to the others"
-    for part in server_metrics.rejected(event):
-        yield f"{where}: {part} at the server did not take what was not finite"
+    for path, count in event.get("server_metrics", {}).items():
+        if count and path.endswith("/rejected"):
+            yield f"{where}: {path.removesuffix('/rejected')} at the server did not take what was not finite"
 
 
 def mean_score(event: Event) -> Optional[float]:
@@ -172,7 +168,7 @@ def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
     for name, value in event.items():
         if name in _NO_NUMBERS:
             continue
-        if name == server_metrics.NAME:
+        if name == "server_metrics":
             value = {path: one for path, one in value.items() if not isinstance(one, list)}
         if isinstance(value, list):
             value = {str(client): row for client, row in enumerate(value)}
@@ -202,8 +198,8 @@ def _write_errors(what: Any) -> Iterator[None]:
 def _wait_for(call: Callable[[], Any]) -> None:
     """Runs what a call gives, a coroutine, to its end in a thread of its own.
 
-    Ctrl-C reaches the main thread alone, and finds no event loop there that it could leave half-made. Also where one is
-    running already, as in a notebook.
+    Ctrl-C reaches the main thread alone, and finds no event loop there that it could leave half-made. A notebook has a
+    loop running already.
     """
 
     async def run() -> None:

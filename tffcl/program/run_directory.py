@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
+import json
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -12,12 +14,93 @@ from typing import Any, Optional, Union
 from tffcl import storage
 from tffcl.errors import RunError, run_exists
 from tffcl.program.checkpoint import Checkpoints
-from tffcl.program.files import plain, write_json
-from tffcl.program.history import History
+from tffcl.program.events import Event
 from tffcl.program.state import RunState
 
 PathLike = Union[str, "os.PathLike[str]"]
 _MISSING = object()
+
+
+class History:
+    """The events of a run: one line each, none lost, none doubled.
+
+    With a path they stand in that file, too, which is on the disk before `append` returns.
+    """
+
+    def __init__(self, path: Optional[pathlib.Path] = None):
+        self.events: list[Event] = []
+        self.size = 0  # bytes of the file, which a checkpoint records
+        self._sum = hashlib.sha256()  # of them
+        self._path = path
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the file."""
+        return self._sum.hexdigest()
+
+    def append(self, event: Mapping[str, Any]) -> Event:
+        """Adds an event and returns it in the form that stands in the file.
+
+        Raises:
+          RunError: the file cannot be written.
+        """
+        line = storage.plain(event)
+        if self._path is not None:
+            content = (json.dumps(line, allow_nan=False) + "\n").encode()
+            try:
+                with os.fdopen(_open(self._path, os.O_WRONLY | os.O_APPEND), "ab") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise storage.cannot_write(self._path, error) from error
+            self.size += len(content)
+            self._sum.update(content)
+        self.events.append(line)
+        return line
+
+    def read(self, size: int, checksum: str) -> None:
+        """Reads the first `size` bytes of the file, all that a checkpoint knows of, with their checksum.
+
+        Raises:
+          RunError: the file is shorter than that, or not what was written.
+        """
+        if self._path is None:
+            raise RunError("a history without a file cannot be resumed")
+        with storage.open_regular(self._path, "the history of a run", max_bytes=None, error=RunError) as file:
+            content = file.read(size)
+        if len(content) < size:
+            raise RunError(f"{self._path} is damaged: it has {len(content)} bytes, its checkpoint tells of {size}")
+        read = hashlib.sha256(content)
+        if read.hexdigest() != checksum:
+            raise RunError(f"{self._path} is damaged: it is not what its checkpoint tells of")
+        self.events = [
+            storage.parse_object(line, f"{self._path}, line {number}", RunError)
+            for number, line in enumerate(content.split(b"\n")[:-1], start=1)
+        ]
+        self.size, self._sum = size, read
+
+    def cut(self) -> None:
+        """Cuts off what the file has beyond the events: lines that no checkpoint knows of.
+
+        Raises:
+          RunError: the file cannot be written.
+        """
+        if self._path is None:
+            return
+        try:
+            descriptor = _open(self._path, os.O_WRONLY)
+            try:
+                os.ftruncate(descriptor, self.size)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise storage.cannot_write(self._path, error) from error
+
+
+def _open(path: pathlib.Path, flags: int) -> int:
+    """Opens the file, for its owner alone where it is new; a pipe without a reader is an error rather than a wait."""
+    return os.open(path, flags | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
 
 
 class RunDirectory:
@@ -68,7 +151,7 @@ class RunDirectory:
         """
         if self.path is not None:
             with self.advising():
-                write_json(self.path / "results.json", results)
+                storage.write_json(self.path / "results.json", results)
 
 
 @contextlib.contextmanager
@@ -101,7 +184,7 @@ def open_run(path: Optional[PathLike], config: Mapping[str, Any], resume: bool) 
     try:
         with storage.private():
             _lock(handle, folder)
-            _settle_config(folder, plain(config), resume)
+            _settle_config(folder, storage.plain(config), resume)
             yield RunDirectory(folder)
     finally:
         os.close(handle)
@@ -128,7 +211,7 @@ def _settle_config(folder: pathlib.Path, config: dict[str, Any], resume: bool) -
             raise RunError(
                 f"{folder} is not empty and holds no run ({sorted(others)[0]} stands there); give another directory"
             )
-        write_json(path, config)
+        storage.write_json(path, config)
         return
     if not resume:
         raise run_exists(folder)

@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
+from tensorflow_federated.python.core.impl.types import type_analysis
 
 from tffcl import errors
 from tffcl.runtime import wire
@@ -54,10 +55,6 @@ class Parts:
     """A value at the clients: for each worker, a reference to its clients' values."""
 
     references: Sequence[Any]
-
-    def take(self, indices: Sequence[int]) -> Parts:
-        """The value in some of the parts."""
-        return Parts([self.references[index] for index in indices])
 
 
 @dataclasses.dataclass
@@ -100,11 +97,9 @@ class ServerValue:
 
 def ingest(cohort: Cohort, value: Any, type_spec: tff.Type) -> Any:
     """A value that TFF passes to an executor; an ArgumentError if it does not fit its type."""
-    if isinstance(type_spec, tff.StructType) and _has_placements(type_spec):
-        items = list(tff.structure.from_container(value))
-        if len(items) != len(type_spec):
-            raise errors.ArgumentError(f"expected a structure of {len(type_spec)} elements, found {len(items)}")
-        return tuple(ingest(cohort, item, element) for item, element in zip(items, type_spec))
+    if isinstance(type_spec, tff.StructType) and type_analysis.contains_federated_types(type_spec):
+        items = zip(tff.structure.from_container(value), type_spec)  # their entries have been checked
+        return tuple(ingest(cohort, item, element) for item, element in items)
     if not isinstance(type_spec, tff.FederatedType):
         return ServerValue(type_spec, value)
     if type_spec.placement is tff.SERVER:
@@ -118,17 +113,11 @@ def ingest(cohort: Cohort, value: Any, type_spec: tff.Type) -> Any:
     return Parts(cohort.each(lambda part, own: part.create(own, type_spec), slices))
 
 
-def _has_placements(type_spec: tff.Type) -> bool:
-    if isinstance(type_spec, tff.StructType):
-        return any(map(_has_placements, type_spec))
-    return isinstance(type_spec, tff.FederatedType)
-
-
 def take_parts(value: Any, indices: Sequence[int]) -> Any:
     """An ingested value without all parts of the cohort but some."""
     if isinstance(value, tuple):
         return tuple(take_parts(item, indices) for item in value)
-    return value.take(indices) if isinstance(value, Parts) else value
+    return Parts([value.references[index] for index in indices]) if isinstance(value, Parts) else value
 
 
 def encode(cohort: Cohort, value: Any, type_spec: tff.Type) -> bytes:

@@ -36,53 +36,13 @@ def _plan(computation: Any) -> Plan:
     return _planner.plan(compile_to_native(computation).to_building_block())
 
 
-class InProcessContext(tff.framework.SyncContext):
-    """Compiles computations as for TFF's native runtime, and runs them by plans; clients run in `threads`."""
-
-    def __init__(self, threads: ClientThreads, default_num_clients: int = 0) -> None:
-        self._threads, self.default_num_clients = threads, default_num_clients
-        self._logged = False
-        self.closed = False
-
-    def invoke(self, comp: Any, arg: Any) -> Any:
-        """Runs a `tff.framework.ConcreteComputation` on its argument, None where it has none.
-
-        Raises:
-          ArgumentError: If the argument does not fit its type.
-          OperationError: If an operation fails.
-          RunError: If this runtime is closed, or cannot run the computation.
-        """
-        if self.closed:
-            raise errors.RunError("this in-process runtime is closed: enter a new one")
-        with eager_context.eager_mode(), tf.device(self._threads.device):
-            try:
-                return self._invoke(comp, arg)
-            except tf.errors.OpError as error:
-                raise operation_error("a TensorFlow operation failed", str(error.message)) from None
-
-    def _invoke(self, comp: Any, arg: Any) -> Any:
-        with _planner_lock:
-            plan = _plan(comp)
-        type_spec, ingestion = comp.type_signature, values.Ingestion()
-        argument = () if type_spec.parameter is None else (ingestion.take(arg, type_spec.parameter),)
-        num_clients = self.default_num_clients if ingestion.num_clients is None else ingestion.num_clients
-        result = plan(Scope(self._threads, num_clients), {}).call(*argument)
-        device = values.device_of(result)
-        if device is not None and not self._logged:
-            self._logged = True
-            name = device.split("device:")[-1]
-            logger.info("runs in this process on %s, up to %d clients at once", name, self._threads.at_once)
-        found = values.to_python(result, type_spec.result, num_clients)
-        return type_conversions.type_to_py_container(found, type_spec.result)
-
-
-class InProcessRuntime(Runtime):
+class InProcessRuntime(Runtime, tff.framework.SyncContext):
     """Runs computations in threads of this process: `with tffcl.runtime.in_process("/GPU:0"): ...`.
 
     Leaving the `with` block restores the context before it.
 
     Attributes:
-      context: The TFF context.
+      context: The TFF context, which is this object.
       device: Full name of the device, or None where TensorFlow places operations itself.
     """
 
@@ -104,14 +64,47 @@ class InProcessRuntime(Runtime):
             clients_at_once = max(1, len(os.sched_getaffinity(0)) // _CORES_OF_A_CLIENT)
         if clients_at_once < 1:
             raise errors.InputError(f"clients_at_once: expected at least 1, or None; found {clients_at_once}")
+        self.default_num_clients = check_default_num_clients(default_num_clients)
         self.device = None if device is None else _find_device(device)
         self._threads = ClientThreads(self.device, clients_at_once)
-        super().__init__(InProcessContext(self._threads, check_default_num_clients(default_num_clients)))
+        self._closed = self._logged = False
+        super().__init__(self)
 
     def close(self) -> None:
         """Ends the threads; computations in this runtime's context then raise `RunError`."""
-        self.context.closed = True
+        self._closed = True
         self._threads.close()
+
+    def invoke(self, comp: Any, arg: Any) -> Any:
+        """Runs a `tff.framework.ConcreteComputation`, compiled as for TFF's native runtime; `arg` is None without one.
+
+        Raises:
+          ArgumentError: If the argument does not fit its type.
+          OperationError: If an operation fails.
+          RunError: If this runtime is closed, or cannot run the computation.
+        """
+        if self._closed:
+            raise errors.RunError("this in-process runtime is closed: enter a new one")
+        with eager_context.eager_mode(), tf.device(self.device):
+            try:
+                return self._invoke(comp, arg)
+            except tf.errors.OpError as error:
+                raise operation_error("a TensorFlow operation failed", str(error.message)) from None
+
+    def _invoke(self, comp: Any, arg: Any) -> Any:
+        with _planner_lock:
+            plan = _plan(comp)
+        type_spec, ingestion = comp.type_signature, values.Ingestion()
+        argument = () if type_spec.parameter is None else (ingestion.take(arg, type_spec.parameter),)
+        num_clients = self.default_num_clients if ingestion.num_clients is None else ingestion.num_clients
+        result = plan(Scope(self._threads, num_clients), {}).call(*argument)
+        device = values.device_of(result)
+        if device is not None and not self._logged:
+            self._logged = True
+            name = device.split("device:")[-1]
+            logger.info("runs in this process on %s, up to %d clients at once", name, self._threads.at_once)
+        result = values.to_python(result, type_spec.result, num_clients)
+        return type_conversions.type_to_py_container(result, type_spec.result)
 
 
 def _find_device(name: str) -> str:

@@ -33,7 +33,8 @@ ON_LOST_WORKER = ("retry", "leave-out")
 class WorkerContext(tff.framework.SyncExecutionContext):
     """TFF's execution context over executors that use workers; entries of arguments go by their names."""
 
-    def __init__(self, factory: tff.framework.ExecutorFactory) -> None:
+    def __init__(self, factory: tff.framework.ExecutorFactory, remote: Optional[RemoteRuntime] = None) -> None:
+        self.remote = remote
         super().__init__(
             executor_fn=factory,
             compiler_fn=compile_to_native,
@@ -71,20 +72,6 @@ class LocalRuntime(Runtime):
         """Ends the worker; computations in this runtime's context then raise `RunError`."""
         self._stub.close()
         self.worker.close()
-
-
-class RemoteContext(WorkerContext):
-    """The context over executors that spread clients over workers.
-
-    Attributes:
-      failures: Losses of workers that `take_worker_failures` has not returned yet.
-      may_leave_out: Whether calls that allow it end without the clients of a lost worker.
-    """
-
-    def __init__(self, factory: DistributedExecutorFactory, may_leave_out: bool) -> None:
-        super().__init__(factory)
-        self.failures: list[Event] = []
-        self.factory, self.may_leave_out = factory, may_leave_out
 
 
 class RemoteRuntime(Runtime):
@@ -139,22 +126,22 @@ class RemoteRuntime(Runtime):
             if reason is not None:
                 raise errors.RunError(f"no worker answers at {address} ({reason}): start it with `tffcl worker`")
         self.events: list[Event] = []
-        self._on_failure, self._lock = on_failure, threading.Lock()
+        self.num_taken = 0  # of the events, by `take_worker_failures`
+        self.may_leave_out = on_lost_worker == "leave-out"
+        self._on_failure = on_failure
         deadline = Deadline(call_timeout)
         self.workers = [WorkerConnection(address, deadline, self._lose) for address in addresses]
-        self._factory = DistributedExecutorFactory(self.workers, deadline, default_num_clients)
-        super().__init__(RemoteContext(self._factory, on_lost_worker == "leave-out"))
+        self.factory = DistributedExecutorFactory(self.workers, deadline, default_num_clients)
+        super().__init__(WorkerContext(self.factory, self))
         for worker in self.workers:
             watch = functools.partial(worker.watch, min(_PROBE_EVERY_SECONDS, patience), patience)
             threading.Thread(target=watch, name="tffcl-watch", daemon=True).start()
 
     def _lose(self, address: str, reason: str) -> None:
         event = {"worker": address, "reason": reason}
-        others = "" if self.context.may_leave_out else "; its clients go to the others"
+        others = "" if self.may_leave_out else "; its clients go to the others"
         logger.warning("lost the worker at %s (%s)%s", address, reason, others)
-        with self._lock:
-            self.events.append(event)
-            self.context.failures.append(event)
+        self.events.append(event)
         if self._on_failure is not None:
             self._on_failure(event)
 
@@ -162,7 +149,7 @@ class RemoteRuntime(Runtime):
         """Closes the connections; computations in this runtime's context then raise `RunError`."""
         for worker in self.workers:
             worker.close("this runtime is closed")
-        self._factory.close()
+        self.factory.close()
 
 
 class LocalWorkers(RemoteRuntime):
@@ -255,21 +242,22 @@ def allow_missing_clients() -> Iterator[list[int]]:
       The indices of the missing clients among those of the call, once it has ended.
     """
     missing: list[int] = []
-    context = tff.framework.get_context_stack().current
-    if not (isinstance(context, RemoteContext) and context.may_leave_out):
+    remote = getattr(tff.framework.get_context_stack().current, "remote", None)
+    if remote is None or not remote.may_leave_out:
         yield missing
         return
-    context.factory.missing = missing
+    remote.factory.missing = missing
     try:
         yield missing
     finally:
-        context.factory.missing = None
+        remote.factory.missing = None
 
 
 def take_worker_failures() -> list[Event]:
     """Workers that got lost since this was last called, in the installed context; none in contexts of one worker."""
-    context = tff.framework.get_context_stack().current
-    if not isinstance(context, RemoteContext):
+    remote = getattr(tff.framework.get_context_stack().current, "remote", None)
+    if remote is None:
         return []
-    failures, context.failures = context.failures, []
+    failures = remote.events[remote.num_taken :]
+    remote.num_taken += len(failures)
     return failures
