@@ -16,11 +16,9 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.errors import InputError
-from tffcl.program import checks
 from tffcl.program.client_data import ClientData
-from tffcl.program.client_store import merge, project
-from tffcl.program.grouped import ordered
-from tffcl.program.state import client_key
+from tffcl.program.state import client_key, merge, project
+from tffcl.program.task_data import check_task, num_examples, ordered
 from tffcl.templates import ContinualProcess, admission, tff_types
 from tffcl.transfers import KnowledgeBase
 
@@ -138,7 +136,7 @@ class History:
 
     def _raw(self, client: int, task: int, split: str) -> Any:
         one, where = self.data.task(client, task), f"client {client}, task {task}"
-        checks.check_task(self.process, one, where)
+        check_task(self.process, one, where)
         context = one.test_context if split == "test" else one.context
         raw = OrderedDict(context=context, examples=getattr(one, split))
         return ordered(raw, self.process.prepare.type_signature.parameter[3].member, f"{where}, {split}")
@@ -187,7 +185,7 @@ class History:
         scores = list(self.process.evaluate(self.server, views, tests))
         for (client, task), test, score in zip(pairs, tests, scores):
             where = f"client {client}, task {task} after task {newest}"
-            wanted = checks.num_examples(test["examples"])
+            wanted = num_examples(test["examples"])
             count = len(score["losses"]) if "losses" in score else int(score["count"])
             loss = np.asarray(score["losses" if "losses" in score else "loss"])
             _require(count == wanted, "evaluation", f"{where}: {count} examples counted, {wanted} given")

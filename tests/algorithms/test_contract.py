@@ -31,6 +31,7 @@ CLIENTS, TASKS, FOREIGN, IMAGE, PIXELS = 3, 2, 2, (2, 2), 4
 # gradients by their own size; with an epsilon as large as the learning rate it makes no error larger.
 LEARNING_RATE, STEPS, TERMS = 0.01, 16, 100
 ROUNDING = STEPS * TERMS * 2.0**-24
+FAST = ("fedavg", "fedseit", "confedmade", "fil-ver")  # the others beside them take longer than a minute together
 # Aggregated in two ways: by a mean over the clients that sent an entry, and by a mean weighted by examples with sums
 # beside it. What runs at a client needs nothing of a runtime that differs from one algorithm to the next.
 OTHER_RUNTIMES = ("fedseit", "fed_curv")
@@ -101,7 +102,7 @@ class SmallPlan:
 
     def __init__(self, method, small):
         self.method, self.training, self.num_classes = method, training(small), small.CLASSES
-        self._small, self._text = small, LABELS in method.learns
+        self._small, self._text, self.recorded = small, LABELS in method.learns, {}
         self.input_shape = (small.D if self._text else PIXELS,)
 
     def group(self, kind):
@@ -140,7 +141,14 @@ def _by_process():
             options = (*method.options.values(), *method.defaults.items())
             key = (method.builder, options, method.foreign, LABELS in method.learns)
         groups.setdefault(key, []).append(method)
-    return [pytest.param(methods[0], id="+".join(each.name for each in methods)) for methods in groups.values()]
+    return [
+        pytest.param(
+            methods[0],
+            id="+".join(each.name for each in methods),
+            marks=[] if any(each.name in FAST for each in methods) else [pytest.mark.slow],
+        )
+        for methods in groups.values()
+    ]
 
 
 @pytest.mark.parametrize("method", _by_process())

@@ -84,11 +84,11 @@ def build_fil_ver(
         raise errors.InputError(
             "naive rehearsal at the server sends the clients' raw data to it; pass share_raw_data=True if that is meant"
         )
-    told = client_works.Sharing(encoder, sharing, send_per_round, privacy)
+    shares = client_works.Sharing(encoder, sharing, send_per_round, privacy)
     work = client_works.RehearsalWork(
         model,
         training or TRAINING,
-        told,
+        shares,
         client_memory=client_memory,
         task_memory=task_memory,
         penalty=penalties_of(proximal),
@@ -99,7 +99,7 @@ def build_fil_ver(
     if sharing == "none":
         return templates.compose_continual_process(work, factory, update)
     options = server_side_training if isinstance(server_side_training, finalizers.ServerSideTraining) else None
-    finalizer = finalizers.build_server_side_training(update, model.classifier, told, options, seed, model.label_mask)
+    finalizer = finalizers.build_server_side_training(update, model.classifier, shares, options, seed, model.label_mask)
     rows = aggregators.by_name(weights=factory, rehearsal=aggregators.ConcatenationFactory())
     return templates.compose_continual_process(work, rows, finalizer)
 
@@ -167,9 +167,9 @@ class FilVerMethod(Method):
     Attributes:
       sharing: what clients send for rehearsal at the server: a kind of `tffcl.client_works.Sharing`.
       encoder: "variational" (VEE), "deterministic" (EBR), "identity" (raw pixels).
-      frozen: how the encoder comes to its weights: "pretrained", "drawn", or "" where everything is trained end to end.
-      memory: times of the client's memory, 0 for none.
-      study: of section 5.1: one client, ever new permutations of the pixels.
+      frozen: weights of the frozen encoder, "pretrained" or "drawn"; "" where everything is trained end to end.
+      memory: the client's memory as a multiple of the usual one, 0 for none.
+      study: of section 5.1: one client, and a new permutation of the pixels in every task.
       noise: memories are made by another encoder, which was never trained.
     """
 
@@ -215,10 +215,11 @@ class FilVerMethod(Method):
 
         In section 5.1 the memory has one size throughout: that of --memory-share of all tasks but the last.
         """
-        own = plan.group(Rehearsal)
-        return self._share_of_task(plan) * (plan.num_tasks - 1) if self.study and self.memory else (
-            own.client_memory if self.memory else 0
-        )  # fmt: skip
+        if not self.memory:
+            return 0
+        if self.study:
+            return self._share_of_task(plan) * (plan.num_tasks - 1)
+        return plan.group(Rehearsal).client_memory
 
     def task_memory(self, plan: Plan) -> Optional[int]:
         """Rows that a client remembers of one task at most, or None."""
@@ -233,11 +234,10 @@ class FilVerMethod(Method):
 
         config.json gains `dp_epsilon`, of each vector that is sent by itself, at `DELTA`.
         """
-        plan.recorded["dp_epsilon"] = _epsilon(plan.group(Rehearsal))
-        proximal = plan.group(Proximal).proximal
+        own, proximal = plan.group(Rehearsal), plan.group(Proximal).proximal
+        plan.recorded["dp_epsilon"] = _epsilon(own)
         if not self.frozen:
             return build_fed_avg(plan.embedding_classifier(), training=plan.training, proximal=proximal, seed=plan.seed)
-        own = plan.group(Rehearsal)
         sst: Any = False
         if self.sharing != "none":
             sst = finalizers.ServerSideTraining(

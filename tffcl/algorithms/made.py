@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from tffcl.experiment.experiment import Experiment
     from tffcl.templates import ContinualProcess
 
-# What these builders take where nothing else is said: appendix B.1 and section 4.1, and for A = B / 3 the published
-# code. The learning rate is not the paper's 1e-3: a task has about 160 steps on the published schedule, with which that
-# trains nothing out.
+# Defaults of these builders: appendix B.1 and section 4.1, and for A = B / 3 the published code. The learning rate is
+# not the paper's 1e-3: with that, the about 160 steps of a task on the published schedule do not converge.
 TRAINING = LocalTraining(num_epochs=1, batch_size=100, learning_rate=5e-3, patience=1)
 DECOMPOSITION = Decomposition(sparsity=1e-4, retention=100.0, adaptive_factor=3.0)
 
@@ -59,7 +58,7 @@ def build_fedweit_made(
     Args:
       config: sizes and masks.
       num_foreign: K, places for foreign adaptives.
-      synchronised: whether all clients go by the server's masks, or each by its own.
+      synchronised: whether all clients use the server's masks, or each its own.
       training: epochs, batches, learning rate.
       decomposition: lambda_1, lambda_2 and the other choices of the method.
       **options: see `build_decomposed`.
@@ -98,7 +97,7 @@ _MADE: dict[str, Any] = {"learns": (DENSITY,), "schedule": "confedmade"}
 
 @dataclasses.dataclass(frozen=True)
 class _Synchronised(Method):
-    """A method that all clients go through the server's masks with."""
+    """A method in which all clients use the server's masks."""
 
     def check(self, experiment: Experiment) -> None:
         """See `Method.check`."""

@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from tffcl.errors import InputError
 from tffcl.options import options_of
 
 if TYPE_CHECKING:
@@ -35,16 +34,16 @@ class Method:
       about: one line on what it does.
       paper: authors and year.
       learns: `LABELS`, `DENSITY` or both.
-      takes: kinds of data, where not all will do of which there is something to learn.
-      needs: what other data lack, for the message.
+      takes: kinds of data, where it does not take all kinds with what it learns.
+      needs: what other kinds of data lack, for the message.
       options: parameter of the builder -> dataclass of options that is handed to it.
       foreign: None, or how foreign adaptives enter the network: "added" (FedWeIT) or "aligned" (FedSeIT).
       selection: the default transfer of a method with foreign adaptives.
       pool: "none"; "cumulative" (all tasks so far in each task), "clients" (all tasks of a client at once), "all" (all
         data in one place).
-      clients: "federated", "alone" (nothing is combined over clients) or "single" (the first client's tasks only).
+      clients: "federated", "alone" (nothing is aggregated over clients) or "single" (the first client's tasks only).
       labels: "task" (label k of a task is the k-th of its labels) or "data" (one head over all labels of the data set).
-      own_network: it makes its networks itself; there is no `--network`.
+      own_network: it builds its networks itself; there is no `--network`.
       defaults: option -> default, where it differs from what suits the data.
       schedule: name of the paper whose sizes and schedule are the defaults; None for those of the data.
     """
@@ -90,11 +89,10 @@ class Method:
 
     def process(self, plan: Plan) -> ContinualProcess:
         """Builds the process of a run, in the runtime that it will use."""
-        given: dict[str, Any] = {name: plan.group(kind) for name, kind in self.options.items()}
-        for name, group in list(given.items()):
-            if getattr(type(group), "from_signature", False):
-                del given[name]
-                given.update(dataclasses.asdict(group))
+        given: dict[str, Any] = {}
+        for name, kind in self.options.items():
+            group = plan.group(kind)
+            given.update(dataclasses.asdict(group) if getattr(kind, "from_signature", False) else {name: group})
         available = {"training": plan.training, "seed": plan.seed, "aggregator": plan.aggregator()}
         accepted = inspect.signature(self.builder).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
@@ -105,7 +103,7 @@ class Method:
 def method(
     name: Optional[str] = None, *, learns: Sequence[str] = (LABELS, DENSITY), **declared: Any
 ) -> Callable[[Callable[..., ContinualProcess]], Method]:
-    """Decorator: a builder becomes a method that `tffcl run FILE:NAME` takes.
+    """Decorator that makes a builder a method for `tffcl run FILE:NAME`.
 
     The builder gets `network` and, where its signature has them, `training`, `seed` and `aggregator`. Further
     parameters with a default and an annotation int, float, str or bool become options; their help is what the
@@ -132,9 +130,3 @@ def method(
         )
 
     return decorate
-
-
-def require(holds: bool, name: str, reason: str) -> None:
-    """Raises InputError "name: reason" unless `holds`."""
-    if not holds:
-        raise InputError(f"{name}: {reason}")

@@ -136,13 +136,13 @@ def link_by_distance(sent: ArrayLike, candidates: ArrayLike, truth: ArrayLike) -
 
 def _link(samples: np.ndarray, means: np.ndarray, scales: np.ndarray, truth: np.ndarray) -> LinkResult:
     # Candidates that are equal are scored once and counted: rounding must not tell them apart.
-    candidates, place, counts = np.unique(
+    candidates, index, counts = np.unique(
         np.concatenate([means, scales], axis=1), axis=0, return_inverse=True, return_counts=True
     )
-    own_place = place[truth]
+    source = index[truth]
     better, tied = np.empty(len(truth)), np.empty(len(truth))
     for rows, scores in _log_likelihoods(samples, *np.split(candidates, 2, axis=1)):
-        own = np.take_along_axis(scores, own_place[rows, None], axis=1)
+        own = np.take_along_axis(scores, source[rows, None], axis=1)
         better[rows] = (scores > own) @ counts
         tied[rows] = (scores == own) @ counts
     top1, top5 = (float(np.clip((k - better) / tied, 0, 1).mean()) for k in (1, 5))
@@ -228,20 +228,20 @@ def reconstruction_r2(
     train = _checked(train_sent, train_raw, train_labels, "train")
     test = _checked(test_sent, test_raw, test_labels, "test")
     _check_pair(train, test)
-    classes, place = np.unique(train[2], return_inverse=True)
-    test_place = np.searchsorted(classes, test[2])
-    means = np.stack([train[1][place == label].mean(axis=0) for label in range(len(classes))])
-    left, test_left = train[1] - means[place], test[1] - means[test_place]
+    classes, label = np.unique(train[2], return_inverse=True)
+    test_label = np.searchsorted(classes, test[2])
+    means = np.stack([train[1][label == number].mean(axis=0) for number in range(len(classes))])
+    left, test_left = train[1] - means[label], test[1] - means[test_label]
     baseline = float(np.square(test_left).mean())
     if baseline <= ROUNDING**2 * float(np.square(test[1]).mean()):
-        raise InputError("test_raw: every example equals the mean of its class; nothing is left to find out")
+        raise InputError("test_raw: every example equals the mean of its class; there is nothing to reconstruct")
     # One scale for all pixels, so that the network learns equally well of bytes and of fractions.
     scale = float(np.sqrt(np.square(left).mean())) or 1.0
     centre, spread = train[0].mean(axis=0), train[0].std(axis=0)
     spread[spread <= ROUNDING * np.abs(centre)] = 1  # a constant
     known, attacked = (
-        np.concatenate([(sent - centre) / spread, np.eye(len(classes))[label]], axis=1)
-        for sent, label in ((train[0], place), (test[0], test_place))
+        np.concatenate([(sent - centre) / spread, np.eye(len(classes))[labels]], axis=1)
+        for sent, labels in ((train[0], label), (test[0], test_label))
     )
     attack = _best_attack(known, left / scale, seed)
     return 1 - _error(scale * attack.predict(attacked), test_left) / baseline

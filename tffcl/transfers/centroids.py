@@ -178,21 +178,21 @@ class CentroidPrivacy:
     clusters. Here the first centres are drawn without looking at any document, each document belongs to the centre
     nearest to it, and the next centres follow from noised sums and counts alone.
 
-    What is told: one document, clipped to the norm `clip`, in a step adds to one sum and to one count. Replaced by
-    another it moves sums and counts, each in units of its own noise, by at most 2 / noise_multiplier together (two
-    clips of one sum; or a clip and a count of two clusters each), so the whole is as many Gaussian mechanisms as there
-    are steps. The number of documents counts as known. A document belongs to one task of one client, and is told of
-    once.
+    Sensitivity: in a step, a document clipped to the norm `clip` adds to one sum and to one count. Replaced by another
+    it moves sums and counts, each in units of its own noise, by at most 2 / noise_multiplier together (two clips of
+    one sum; or a clip and a count of two clusters each), so a summary is as many Gaussian mechanisms as there are
+    steps. The number of documents counts as known. A document belongs to one task of one client, and enters one
+    summary.
 
     The noise follows from `seed` alone, for which a run takes a secret of the client (`tffcl.program.state`), so that
-    the same is told at every call: the guarantee holds against whoever does not know that secret. It needs few
+    every call returns the same summary: the guarantee holds against anyone who does not know that secret. It needs few
     clusters: noise hides what fewer than about noise_multiplier sqrt(D) documents have in common.
 
     Attributes:
       clip: the largest norm of a document's vector.
       noise_multiplier: standard deviation of the noise, in units of `clip` on sums and of 1 on counts.
       steps: of k-means.
-      delta: at which epsilon is told.
+      delta: at which epsilon is reported.
 
     Raises:
       InputError: a number out of its range.
@@ -240,19 +240,13 @@ class CentroidPrivacy:
         )
 
     def account(self) -> dict[str, float | int | str]:
-        """Epsilon of what a client tells of a task, for each of its documents, with what that rests on."""
+        """Epsilon of a summary for each of its documents, with its assumptions."""
         from tffcl import metrics
 
-        # Of vectors with sensitivity two clips, each step one of them: see the class.
+        # Each step is a vector with a sensitivity of two clips: see the class.
         epsilon = metrics.embedding_epsilon(self.noise_multiplier, self.delta, times=self.steps)
-        return {
-            "epsilon": epsilon,
-            "delta": self.delta,
-            "neighbouring": "one document is replaced",
-            "steps": self.steps,
-            "noise_multiplier": self.noise_multiplier,
-            "clip": self.clip,
-        }
+        numbers = {"steps": self.steps, "noise_multiplier": self.noise_multiplier, "clip": self.clip}
+        return {"epsilon": epsilon, "delta": self.delta, "neighbouring": "one document is replaced", **numbers}
 
 
 def clipped(vectors: np.ndarray, clip: float) -> np.ndarray:

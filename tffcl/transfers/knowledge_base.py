@@ -184,9 +184,9 @@ class KnowledgeBase:
         pairs, has_summary = arrays["entries"].tolist(), arrays["has_summary"].tolist()
         if len(has_summary) != len(pairs):
             raise ValueError("its parts differ in length")
-        for (client, task), told in zip(pairs, has_summary):
+        for (client, task), summarised in zip(pairs, has_summary):
             entry = len(self)
-            summary = summaries.get(entry, {}) if told else None
+            summary = summaries.get(entry, {}) if summarised else None
             self._append(client, task, arrays[f"indices/{entry}"], arrays[f"values/{entry}"], summary)
 
     def _append(self, client: int, task: int, indices: np.ndarray, values: np.ndarray, summary: Arrays | None) -> None:

@@ -37,9 +37,7 @@ def _mark(chosen: Selection) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Selection(Options):
-    """What each client receives from the knowledge base at the start of a task.
-
-    Attributes: see `tffcl run fedseit --help`.
+    """Which entries of the knowledge base each client receives for a task; see `tffcl run fedseit --help`.
 
     Raises:
       InputError: options that are for another selection, or clip without noise.

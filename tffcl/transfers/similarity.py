@@ -96,18 +96,17 @@ def mmd(queries: Centroids, entries: Centroids) -> tf.Tensor:
 
 
 def _halves(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Two forms of rows, whose products are -d^2 / 2: one multiplication in the place of four passes over all pairs."""
+    """Two forms of rows, whose products are -d^2 / 2: a single multiplication instead of four passes over all pairs."""
     half = -tf.reduce_sum(rows**2, 1, keepdims=True) / 2
-    one = tf.ones_like(half)
-    return tf.concat([rows, half, one], 1), tf.concat([rows, one, half], 1)
+    ones = tf.ones_like(half)
+    return tf.concat([rows, half, ones], 1), tf.concat([rows, ones, half], 1)
 
 
 def _kernel(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     return tf.exp(tf.minimum(tf.matmul(left, right, transpose_b=True), 0))
 
 
-Measure = Callable[[Centroids, Centroids], tf.Tensor]
-SIMILARITIES: dict[str, Measure] = {
+SIMILARITIES: dict[str, Callable[[Centroids, Centroids], tf.Tensor]] = {
     "mean_cosine": mean_cosine,
     "centred_cosine": centred_cosine,
     "best_match": best_match,
@@ -125,13 +124,11 @@ def _mean_direction(centroids: Centroids) -> tf.Tensor:
 
 
 def _over_entries(function: Callable[[tf.Tensor], tf.Tensor], tasks: Centroids) -> tf.Tensor:
-    """Applies a function to the rows of one task after the other, and puts the tasks in the last axis."""
-    ends = tf.searchsorted(tasks.owner, tf.range(tasks.tasks), side="right")
-    starts = tf.searchsorted(tasks.owner, tf.range(tasks.tasks), side="left")
-    results = tf.map_fn(
-        lambda span: function(tasks.rows[span[0] : span[1]]), (starts, ends), fn_output_signature=tf.float64
+    """A function of the rows of each task, with the tasks in the last axis."""
+    spans = tuple(tf.searchsorted(tasks.owner, tf.range(tasks.tasks), side=side) for side in ("left", "right"))
+    return tf.transpose(
+        tf.map_fn(lambda span: function(tasks.rows[span[0] : span[1]]), spans, fn_output_signature=tf.float64)
     )
-    return tf.transpose(results)
 
 
 @functools.cache

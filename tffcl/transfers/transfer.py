@@ -41,7 +41,7 @@ class Transfer(abc.ABC):
         """K, the most entries that one of `num_clients` clients receives for a task."""
 
     def vectors(self, task: Any) -> np.ndarray:
-        """What `summarise` is given of a task: float32 `[N, D]`, a vector for each training example.
+        """The argument of `summarise`: float32 `[N, D]`, a vector for each training example of a task.
 
         Of text the mean of each document's word vectors (FedSeIT, eq. 6), of arrays the example itself, flattened.
 
@@ -57,8 +57,8 @@ class Transfer(abc.ABC):
         inputs = [name for name in train if name != "label"]
         if len(inputs) != 1:
             raise errors.InputError(
-                f"this transfer needs a vector for each example, and these have {', '.join(inputs)}; it should say by "
-                "`vectors`, or the argument `summarise`, what float32 [N, D] they are"
+                f"this transfer needs a vector for each example, and these have {', '.join(inputs)}; override "
+                "`vectors`, or give the argument `summarise`, to make float32 [N, D] of them"
             )
         return np.reshape(train[inputs[0]], [len(train[inputs[0]]), -1]).astype(np.float32)
 
