@@ -162,6 +162,33 @@ def test_tables_and_archives_are_read(tmp_path, ending, separator):
     assert (data.train_x.tolist(), data.label_names, data.name) == ([[1]], ("a",), "own")
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_one_table_and_a_folder_of_two(ending, tmp_path):
+    table = pd.DataFrame({"a": np.arange(12.0), "label": ["u", "v"] * 6})
+    separator = "\t" if ending == "tsv" else ","
+    table.to_csv(tmp_path / f"whole.{ending}", sep=separator, index=False)
+    data = load_arrays(str(tmp_path / f"whole.{ending}"))
+    tested = np.isin(np.arange(12), (8, 9))  # the fifth of each label
+    mean, deviation = table["a"][~tested].mean(), table["a"][~tested].std(ddof=0)
+    np.testing.assert_allclose(data.test_x[:, 0], (table["a"][tested] - mean) / deviation, rtol=1e-5)
+    assert (len(data.train_x), data.name) == (10, "whole")
+    for part, rows in (("train", ~tested), ("test", tested)):
+        table[rows].to_csv(tmp_path / f"{part}.{ending}", sep=separator, index=False)
+    both = load_arrays(str(tmp_path))
+    np.testing.assert_array_equal(both.test_x, data.test_x)
+    np.testing.assert_array_equal(both.train_labels, data.train_labels)
+
+
+def test_a_table_without_labels_or_too_short(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(DatasetError, match=r"t\.csv: has no column 'label', only a, b"):
+        load_arrays(str(path))
+    path.write_text("a,label\n1,2\n")
+    with pytest.raises(DatasetError, match="no label has 5 rows"):
+        load_arrays(str(path))
+
+
 def saved(**arrays):
     file = io.BytesIO()
     np.savez(file, **arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import io
 import os
@@ -15,6 +16,7 @@ import numpy as np
 
 from tffcl import storage
 from tffcl.datasets import raw_files
+from tffcl.datasets.raw_files import PathLike
 from tffcl.errors import DatasetError, InputError
 
 if TYPE_CHECKING:
@@ -29,6 +31,24 @@ def read_only(array: np.ndarray) -> np.ndarray:
     view = np.asarray(array).view()
     view.setflags(write=False)
     return view
+
+
+def tested_rows(labels: Sequence[Any], path: PathLike) -> np.ndarray:
+    """Which rows of a table without a test part are for testing, bool [N]: every fifth one of each label.
+
+    >>> tested_rows(["a"] * 5 + ["b"] * 4, "").nonzero()[0].tolist()
+    [4]
+    """
+    counts: collections.Counter = collections.Counter()
+    tested = np.zeros(len(labels), bool)
+    for row, label in enumerate(labels):
+        counts[label] += 1
+        tested[row] = counts[label] % 5 == 0
+    if not tested.any():
+        raise DatasetError(
+            f"{path}: no label has 5 rows, and every fifth is for testing; give a folder with train.* and test.*"
+        )
+    return tested
 
 
 # Arrays have no single truth value, so a generated `==` would raise: data sets compare by identity.
@@ -300,11 +320,12 @@ def from_frames(train: pd.DataFrame, test: pd.DataFrame, *, label: str = "label"
 
 
 def load_arrays(name_or_path: str) -> ArrayDataset:
-    """A table of numbers: `iris`, `wine`, `breast-cancer` (scikit-learn's), an .npz file, or train.* and test.* tables.
+    """Tables of numbers: `iris`, `wine`, `breast-cancer` (scikit-learn's), .npz, .csv or .tsv files, or a folder.
 
     Args:
       name_or_path: a name, of which every fifth example is for testing; an .npz file with `train_x`, `train_y`,
-        `test_x`, `test_y`; or a folder with such tables in CSV or TSV, with a first line of names and a column `label`.
+        `test_x`, `test_y`; a table in CSV or TSV, with a first line of names and a column `label`, of which every fifth
+        row of each label is for testing; or a folder with the tables train.* and test.*.
 
     Raises:
       DatasetError: no such data, or malformed ones.
@@ -320,19 +341,29 @@ def load_arrays(name_or_path: str) -> ArrayDataset:
     path = pathlib.Path(name_or_path)
     if path.suffix == ".npz":
         return _npz(path)
-    import pandas as pd
-
+    if os.path.isfile(path):
+        table = _table(path)
+        if "label" not in table:
+            raise DatasetError(f"{path}: has no column 'label', only {', '.join(map(str, table.columns))}")
+        tested = tested_rows(table["label"].tolist(), path)
+        return from_frames(table[~tested], table[tested], name=path.stem)
     frames = []
     for part in ("train", "test"):
         tables = [path / f"{part}{ending}" for ending in (".csv", ".tsv") if os.path.isfile(path / f"{part}{ending}")]
         if len(tables) != 1:
             raise DatasetError(f"{path}: expected one of {part}.csv, {part}.tsv, found {len(tables)}")
-        text = io.StringIO(raw_files.read_text(tables[0]))
-        try:
-            frames.append(pd.read_csv(text, sep="\t" if tables[0].suffix == ".tsv" else ","))
-        except ValueError as error:
-            raise DatasetError(f"{tables[0]}: no table ({error})") from error
+        frames.append(_table(tables[0]))
     return from_frames(*frames, name=path.resolve().name)
+
+
+def _table(path: pathlib.Path) -> pd.DataFrame:
+    import pandas as pd
+
+    text = io.StringIO(raw_files.read_text(path))
+    try:
+        return pd.read_csv(text, sep="\t" if path.suffix == ".tsv" else ",")
+    except ValueError as error:
+        raise DatasetError(f"{path}: no table ({error})") from error
 
 
 def _npz(path: pathlib.Path) -> ArrayDataset:

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import random
 from collections.abc import Callable, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from scipy import ndimage
@@ -118,6 +118,11 @@ class Domains:
 
     def __len__(self) -> int:
         return len(self.domains)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Options of an experiment on these data, where none are given."""
+        return {"scenario": "domains", "num_tasks": len(self)}
 
     def __getitem__(self, number: int) -> Domain:
         return self.domains[number]

@@ -20,6 +20,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from tffcl.datasets import raw_files
+from tffcl.datasets.arrays import tested_rows
 from tffcl.datasets.raw_files import PathLike
 from tffcl.errors import DatasetError
 
@@ -253,10 +254,18 @@ def from_files(
 
 
 def from_directory(folder: PathLike, **options: Any) -> TextDataset:
-    """Reads `train.*` and `test.*` of a folder; options as in `from_files`."""
+    """Reads `train.*` and `test.*` of a folder, or one table; options as in `from_files`.
+
+    Of one table every fifth row of each label is for testing.
+    """
     folder = Path(folder)
-    if not os.path.isdir(folder):
-        raise DatasetError(f"{folder}: is a file; give the folder that holds train.* and test.*, or use from_files")
+    if os.path.isfile(folder):
+        columns = {name: options.pop(name) for name in ("text_column", "label_column", "encoding") if name in options}
+        rows = read_rows(folder, **columns)
+        tested = tested_rows([label for _, label in rows], folder)
+        train, test = ([row for row, chosen in zip(rows, tested) if chosen == part] for part in (False, True))
+        options.setdefault("name", folder.stem)
+        return from_texts(train, test, **options)
     options.setdefault("name", folder.resolve().name)
     paths: list[Path] = []
     for part in ("train", "test"):
@@ -269,8 +278,11 @@ def from_directory(folder: PathLike, **options: Any) -> TextDataset:
 
 
 def is_dataset_directory(folder: PathLike) -> bool:
-    """Whether `from_directory` would find both files."""
-    return all(len(_tables(Path(folder), part)) == 1 for part in ("train", "test"))
+    """Whether `from_directory` would find both files, or one table."""
+    folder = Path(folder)
+    return all(len(_tables(folder, part)) == 1 for part in ("train", "test")) or (
+        folder.suffix.lower() in _READERS and os.path.isfile(folder)
+    )
 
 
 def _tables(folder: Path, part: str) -> list[Path]:

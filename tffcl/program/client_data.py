@@ -46,6 +46,12 @@ class ClientTask:
     num_classes: Optional[int] = None
     labels: tuple[int, ...] = ()
 
+    @property
+    def train_labels(self) -> np.ndarray:
+        """int32 [N], the training examples' labels in the data set."""
+        labels = self.train["label"]
+        return np.asarray(self.labels, np.int32)[labels] if self.labels else labels
+
 
 @dataclasses.dataclass(frozen=True)
 class StoredTask:
