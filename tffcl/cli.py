@@ -157,13 +157,11 @@ def reproduce_fil_ver(
 ) -> None:  # fmt: skip
     """A table or figure of the FIL-VER paper."""
     root, given = pathlib.Path(output_dir) / name, _as_flags(passed, flags)
-    if name == "leak":
-        from tffcl.papers import leak
-
-        leak.reproduce(rows, seeds, given, root)
-        return
     from tffcl.papers import fil_ver, tables
 
+    if name == "leak":
+        fil_ver.reproduce_leak(rows, seeds, given, root)
+        return
     table = fil_ver.table(name)
     tables.reproduce(table, table.chosen(rows), seeds, given, root, jobs)
 
