@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 import pytest
 
@@ -25,19 +24,22 @@ class Done(NamedTuple):
 
 
 def runs() -> Iterator[Callable[..., Done]]:
-    """Gives what runs the command line, or another command, in the folder `cwd`; TFFCL_DATA_DIR is not set."""
+    """Gives what runs the command line, or a program of `tffcl.script`, in `cwd`; TFFCL_DATA_DIR is not set."""
     from tffcl.cli import tffcl
+
+    def main(args: list[str]) -> None:
+        exit_with(tffcl, args=args)
 
     logger = logging.getLogger("tffcl")
     before = logger.handlers[:], logger.propagate
 
-    def call(*args: object, cwd: object = ".", command: click.Command = tffcl) -> Done:
+    def call(*args: object, cwd: object = ".", program: Callable[[list[str]], None] | None = None) -> Done:
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("TFFCL_DATA_DIR", raising=False)
             patch.chdir(cwd)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-                exit_with(command, args=[str(arg) for arg in args])
+                (program or main)([str(arg) for arg in args])
         return Done(ended.value.code, out.getvalue(), err.getvalue())
 
     yield call

@@ -11,6 +11,7 @@ import click
 from tffcl.algorithms import registry
 from tffcl.console import exit_with
 from tffcl.experiment import kinds
+from tffcl.experiment.groups import SCENARIOS
 from tffcl.flags import RunGroup
 from tffcl.models.registry import NETWORKS
 from tffcl.papers import FIL_VER_TABLES
@@ -31,22 +32,24 @@ def run() -> None:
 @tffcl.command("list")
 def list_parts() -> None:
     """Methods and the kinds of data that they take, data sets, networks, transfers."""
-    columns = {"text": "sample", "image": "digits", "vector": "iris", "binary": "binary"}
-    click.echo(f"{'method':20}" + "".join(f"{kind:9}" for kind in columns) + "about")
+    click.echo(f"{'method':20}" + "".join(f"{kind:9}" for kind in kinds.KINDS) + "about")
     for name in registry.METHODS.names:
         method = registry.find_method(name)
-        marks = [("x" if _takes(method, kind, data) else "-") for kind, data in columns.items()]
+        marks = ["x" if kind in method.kinds else "-" for kind in kinds.KINDS]
         click.echo(f"{name:20}" + "".join(f"{mark:9}" for mark in marks) + method.about)
-    for kind in columns:
+    for kind in kinds.KINDS:
         click.echo(f"\n{kind} data: {', '.join(each for each, found in kinds.NAMES.items() if found == kind)}")
-    click.echo(f"\nnetworks: {', '.join(NETWORKS.names)}\n\ntransfers (--selection): {', '.join(TRANSFERS.names)}")
-
-
-def _takes(method: Any, kind: str, data: str) -> bool:
-    try:
-        return kinds.kind_of(method, data) == kind
-    except ValueError:
-        return False
+    others = [name for name in kinds.DATA.names if name not in kinds.NAMES]
+    if others:
+        click.echo(f"\ndata of installed packages: {', '.join(others)}")
+    for title, registry_of in (
+        ("networks", NETWORKS), ("scenarios", SCENARIOS), ("transfers (--selection)", TRANSFERS),
+    ):  # fmt: skip
+        click.echo(f"\n{title}: {', '.join(registry_of.names)}")
+    click.echo(
+        "\nimages are rows of 0 and 1 to methods that take binary data alone, or with --network made; vectors with "
+        "--network mlp\nmy_file.py:NAME names a method, data, network, scenario or transfer of one's own"
+    )
 
 
 _SEEDS = click.option(
@@ -154,13 +157,11 @@ def reproduce_fil_ver(
 ) -> None:  # fmt: skip
     """A table or figure of the FIL-VER paper."""
     root, given = pathlib.Path(output_dir) / name, _as_flags(passed, flags)
-    if name == "leak":
-        from tffcl.papers import leak
-
-        leak.reproduce(rows, seeds, given, root)
-        return
     from tffcl.papers import fil_ver, tables
 
+    if name == "leak":
+        fil_ver.reproduce_leak(rows, seeds, given, root)
+        return
     table = fil_ver.table(name)
     tables.reproduce(table, table.chosen(rows), seeds, given, root, jobs)
 

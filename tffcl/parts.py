@@ -7,6 +7,7 @@ for. Packages announce parts as entry points of the groups `tffcl.methods`, `tff
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -15,11 +16,13 @@ import inspect
 import pathlib
 import re
 import sys
-from collections.abc import Mapping
+import sysconfig
+import traceback
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
-from tffcl.errors import InputError
+from tffcl.errors import InputError, TffclError
 
 _REFERENCE = re.compile(r"(?P<where>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 
@@ -61,6 +64,25 @@ class Registry:
             f"{self.kind}: no {self.kind} is called {reference!r}; {hint}, or my_file.py:NAME for one of your own"
         )
 
+    def make(self, reference: str, supplied: Mapping[str, Any], options: Any = None) -> Any:
+        """Calls a part of the user's.
+
+        Args:
+          reference: names a function or class.
+          supplied: what it may take by name; it gets what its signature has.
+          options: the values of its own options (`tffcl.options.options_of`), or None.
+
+        Raises:
+          InputError: it is nothing to call, or fails.
+        """
+        part = self.get(reference)
+        if not callable(part):
+            raise InputError(f"{self.kind}: {reference} is a {type(part).__name__}, expected a function or a class")
+        with users_code(f"{self.kind}: {reference}"):
+            accepted = inspect.signature(part).parameters
+            chosen = {name: value for name, value in supplied.items() if name in accepted}
+            return part(**chosen, **(dataclasses.asdict(options) if options is not None else {}))
+
     def check(self, reference: str) -> None:
         """Raises InputError where there is no such part; loads none that ships."""
         if reference not in self._shipped:
@@ -79,17 +101,18 @@ class Registry:
         return {point.name: point for point in chosen}
 
 
-def make(part: Any, supplied: Mapping[str, Any], options: Any = None) -> Any:
-    """Calls a part of the user's.
-
-    Args:
-      part: a function or class.
-      supplied: what it may take by name; it gets what its signature has.
-      options: the values of its own options (`options_of`), or None.
-    """
-    accepted = inspect.signature(part).parameters
-    chosen = {name: value for name, value in supplied.items() if name in accepted}
-    return part(**chosen, **(dataclasses.asdict(options) if options is not None else {}))
+@contextlib.contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """While it is open, code of the user's runs: an error in it becomes one line that says where."""
+    try:
+        yield
+    except TffclError:
+        raise
+    except Exception as error:
+        others = (str(pathlib.Path(__file__).parent), *sysconfig.get_paths().values(), "<")
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(others)]
+        where = f" ({pathlib.Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        raise InputError(f"{what}: {type(error).__name__}: {error}{where}") from error
 
 
 def load_object(reference: str, kind: str = "part") -> Any:
@@ -102,12 +125,8 @@ def load_object(reference: str, kind: str = "part") -> Any:
     if found is None:
         raise InputError(f"{kind}: expected my_file.py:NAME or package.module:NAME, found {reference!r}")
     where, name = found["where"], found["name"]
-    try:
+    with users_code(f"{kind}: {where} cannot be loaded"):
         module = _file_module(pathlib.Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except InputError:
-        raise
-    except Exception as error:  # whatever the user's code raises
-        raise InputError(f"{kind}: {where} cannot be loaded: {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
         raise InputError(f"{kind}: {where} has no {name!r}")
     return getattr(module, name)

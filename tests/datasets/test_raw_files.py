@@ -10,7 +10,7 @@ import tracemalloc
 
 import pytest
 
-from tffcl.commands import FilVerOptions, fil_ver_data
+from tffcl import Experiment
 from tffcl.datasets import (
     available,
     from_directory,
@@ -25,11 +25,12 @@ from tffcl.datasets import (
 from tffcl.datasets.binary_files import read_binary_rows
 from tffcl.datasets.table_files import read_rows
 from tffcl.errors import DatasetError, InputError
+from tffcl.experiment import scenarios
 
 
 def read_enrollment(path):
-    flags = ["--num-clients", "2", "--num-tasks", "3", "--enrollment", str(path)]
-    return fil_ver_data.load_enrollment(FilVerOptions.parse(flags)).table()
+    experiment = Experiment("fil-ver", num_clients=2, num_tasks=3, enrollment=str(path))
+    return scenarios.enrollment_of(experiment).table()
 
 
 def read_vectors(path):

@@ -87,6 +87,16 @@ def test_missing_file(tmp_path):
         from_files(tmp_path / "gone.csv", tmp_path / "gone.csv")
 
 
-def test_a_file_instead_of_a_folder(tmp_path):
-    with pytest.raises(DatasetError, match=r"is a file; give the folder"):
+def test_of_one_table_every_fifth_row_of_a_label_is_for_testing(tmp_path):
+    labels = list("aabbababbabbbbb")
+    lines = ["text,label", *(f"t{n},{label}" for n, label in enumerate(labels))]
+    data = load(_write(tmp_path, "mine.csv", "\n".join(lines)))
+    tested = sorted(row for label in "ab" for row in [n for n, each in enumerate(labels) if each == label][4::5])
+    assert data.test_texts == tuple(f"t{n}" for n in tested) == ("t8", "t9", "t14")
+    assert data.train_texts == tuple(f"t{n}" for n in range(len(labels)) if n not in tested)
+    assert data.name == "mine"
+
+
+def test_a_table_that_is_too_short_to_be_divided(tmp_path):
+    with pytest.raises(DatasetError, match=r"train\.csv: no label has 5 rows, .* give a folder with train"):
         load(_write(tmp_path, "train.csv", CSV))

@@ -6,12 +6,14 @@ runtimes, resume, reports) is the same for all, see `tffcl.Experiment`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tffcl.options import options_of
+from tffcl.parts import users_code
 
 if TYPE_CHECKING:
     from tffcl.experiment.experiment import Experiment
@@ -97,7 +99,10 @@ class Method:
         accepted = inspect.signature(self.builder).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
             available = {name: value for name, value in available.items() if name in accepted}
-        return self.builder(plan.network(), **available, **given)
+        network = plan.network()
+        ours = self.builder.__module__.startswith("tffcl.")
+        with contextlib.nullcontext() if ours else users_code(f"method: {self.name}"):
+            return self.builder(network, **available, **given)
 
 
 def method(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from tffcl.datasets.arrays import read_only
+from tffcl.datasets.arrays import every_fifth, read_only
 from tffcl.datasets.image_dataset import ImageDataset
 from tffcl.errors import DatasetError
 
@@ -138,11 +138,12 @@ def from_frames(train: pd.DataFrame, test: pd.DataFrame, *, label: str = "label"
 
 
 def load_arrays(name_or_path: str) -> ArrayDataset:
-    """A table of numbers: `iris`, `wine`, `breast-cancer` (scikit-learn's), an .npz file, or train.* and test.* tables.
+    """Tables of numbers: `iris`, `wine`, `breast-cancer` (scikit-learn's), .npz, .csv or .tsv files, or a folder.
 
     Args:
-      name_or_path: a name; an .npz file with `train_x`, `train_y`, `test_x`, `test_y`; or a folder with such tables in
-        CSV or TSV, with a first line of names and a column `label`.
+      name_or_path: a name; an .npz file with `train_x`, `train_y`, `test_x`, `test_y`; a table in CSV or TSV, with a
+        first line of names and a column `label`, of which every fifth row of each label is for testing; or a folder
+        with the tables train.* and test.*.
 
     Raises:
       DatasetError: no such data, or malformed ones.
@@ -152,18 +153,32 @@ def load_arrays(name_or_path: str) -> ArrayDataset:
     path = pathlib.Path(name_or_path)
     if path.suffix == ".npz":
         return _npz(path)
-    import pandas as pd
-
+    if path.is_file():
+        table = _table(path)
+        if "label" not in table:
+            raise DatasetError(f"{path}: has no column 'label', only {', '.join(map(str, table.columns))}")
+        tested = every_fifth(table["label"].tolist())
+        if not tested.any():
+            raise DatasetError(
+                f"{path}: no label has 5 rows, and every fifth is for testing; give a folder with train.* and test.*"
+            )
+        return from_frames(table[~tested], table[tested], name=path.stem)
     frames = []
     for part in ("train", "test"):
         found = [path / f"{part}{ending}" for ending in (".csv", ".tsv") if (path / f"{part}{ending}").is_file()]
         if len(found) != 1:
             raise DatasetError(f"{path}: expected one of {part}.csv, {part}.tsv, found {len(found)}")
-        try:
-            frames.append(pd.read_csv(found[0], sep="\t" if found[0].suffix == ".tsv" else ","))
-        except (ValueError, OSError) as error:
-            raise DatasetError(f"{found[0]}: no table ({error})") from error
+        frames.append(_table(found[0]))
     return from_frames(*frames, name=path.resolve().name)
+
+
+def _table(path: pathlib.Path) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        return pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",")
+    except (ValueError, OSError) as error:
+        raise DatasetError(f"{path}: no table ({error})") from error
 
 
 def as_arrays(data: Any) -> ArrayDataset:

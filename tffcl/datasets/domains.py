@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -95,6 +95,7 @@ class Domains:
     name: str
     domains: tuple[Domain, ...]
     label_names: tuple[str, ...]
+    kind = "image"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "domains", tuple(self.domains))
@@ -114,6 +115,11 @@ class Domains:
 
     def __len__(self) -> int:
         return len(self.domains)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Options of an experiment on these data, where none are given."""
+        return {"scenario": "domains", "num_tasks": len(self)}
 
     def __getitem__(self, number: int) -> Domain:
         return self.domains[number]

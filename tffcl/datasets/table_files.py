@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from tffcl.datasets import raw_files
+from tffcl.datasets.arrays import every_fifth
 from tffcl.datasets.raw_files import PathLike
 from tffcl.datasets.text_dataset import Row, TextDataset, from_texts
 from tffcl.errors import DatasetError
@@ -55,10 +56,22 @@ def from_files(
 
 
 def from_directory(folder: PathLike, **options: Any) -> TextDataset:
-    """Reads `train.*` and `test.*` of a folder; options as in `from_files`."""
+    """Reads `train.*` and `test.*` of a folder, or one table; options as in `from_files`.
+
+    Of one table every fifth row of each label is for testing.
+    """
     folder = Path(folder)
-    if not os.path.isdir(folder):
-        raise DatasetError(f"{folder}: is a file; give the folder that holds train.* and test.*, or use from_files")
+    if os.path.isfile(folder):
+        named = {name: options.pop(name) for name in ("text_column", "label_column", "encoding") if name in options}
+        rows = read_rows(folder, **named)
+        tested = every_fifth([label for _, label in rows])
+        if not tested.any():
+            raise DatasetError(
+                f"{folder}: no label has 5 rows, and every fifth is for testing; give a folder with train.* and test.*"
+            )
+        train, test = ([row for row, chosen in zip(rows, tested) if chosen == part] for part in (False, True))
+        options.setdefault("name", folder.stem)
+        return from_texts(train, test, **options)
     options.setdefault("name", folder.resolve().name)
     return from_files(_only_table(folder, "train"), _only_table(folder, "test"), **options)
 

@@ -40,6 +40,7 @@ class TextDataset:
     test_labels: np.ndarray
     label_names: tuple[str, ...]
     unicode: bool = True
+    kind = "text"
 
     def tokenise(self, text: str) -> list[str]:
         """The tokens of a document; see `tffcl.datasets.tokenise`."""

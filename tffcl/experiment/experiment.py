@@ -161,7 +161,10 @@ class Experiment:
     @functools.cached_property
     def defaults(self) -> dict[str, Any]:
         """Every option's default for this method and these data."""
-        derived = defaults.defaults_of(self.method, self.kind, self.data_name)
+        derived = {
+            **defaults.defaults_of(self.method, self.kind, self.data_name),
+            **getattr(self.data, "defaults", {}),  # of a data set that is no name
+        }
         return {name: derived.get(name, field.default) for name, field in self.fields.items()}
 
     def _value(self, name: str, given: Mapping[str, Any]) -> Any:

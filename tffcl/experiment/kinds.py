@@ -14,8 +14,9 @@ from tffcl.algorithms.method import DENSITY, LABELS, Method
 from tffcl.errors import InputError
 from tffcl.models.registry import network_of
 from tffcl.options import OptionError, options_of
-from tffcl.parts import Registry, make
+from tffcl.parts import Registry, users_code
 
+KINDS = ("text", "image", "vector", "binary")
 TEXTS = ("trec6", "trec50", "r8", "tmn", "subj", "sample")
 IMAGES = ("digits", "mnist", "fashion-mnist", "emnist-balanced", "emnist-letters", "emnist-byclass")
 BINARIES = ("binary", "adult", "connect4", "tretail", "rcv1", "nltcs", "mnist+letters")
@@ -94,7 +95,8 @@ def natural_kind(data: Any) -> str:
     if data in NAMES:
         return NAMES[data]
     if is_own(data):
-        made = typing.get_type_hints(DATA.get(data)).get("return") if callable(DATA.get(data)) else None
+        with users_code(f"data set: {data}"):
+            made = typing.get_type_hints(DATA.get(data)).get("return") if callable(DATA.get(data)) else None
         return getattr(made, "kind", None) or natural_kind(loaded(data))
     folder = pathlib.Path(data)
     tables = sorted(folder.glob("train.*")) if folder.is_dir() else [folder]
@@ -148,5 +150,5 @@ def loaded(reference: str, options: Any = None) -> Any:
     found, own = DATA.get(reference), own_options(reference)
     options = own() if options is None and own is not None else options
     if reference not in _LOADED or _LOADED[reference][0] != (found, options):
-        _LOADED[reference] = (found, options), make(found, {}, options) if callable(found) else found
+        _LOADED[reference] = (found, options), DATA.make(reference, {}, options) if callable(found) else found
     return _LOADED[reference][1]

@@ -13,7 +13,6 @@ from tffcl.errors import DatasetError, InputError, StreamError
 from tffcl.experiment.experiment import Experiment
 from tffcl.experiment.groups import ENROLLMENTS, SCENARIOS
 from tffcl.options import OptionError
-from tffcl.parts import make
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ def _own(experiment: Experiment, dataset: Any, num_clients: int) -> streams.Task
         "label_names": dataset.label_names,
     }
     options = experiment.groups[experiment.own["stream"]] if "stream" in experiment.own else None
-    stream = make(SCENARIOS.get(experiment.scenario), supplied, options)
+    stream = SCENARIOS.make(experiment.scenario, supplied, options)
     if not isinstance(stream, streams.TaskStream):
         raise InputError(
             f"scenario: {experiment.scenario} makes a {type(stream).__name__}, expected a tffcl.streams.TaskStream"

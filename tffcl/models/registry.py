@@ -10,7 +10,7 @@ from tffcl import models
 from tffcl.errors import InputError
 from tffcl.models.options import LayersConfig, MADEConfig, TextCNNConfig
 from tffcl.options import options_of
-from tffcl.parts import Registry
+from tffcl.parts import Registry, users_code
 
 if TYPE_CHECKING:
     from tffcl.algorithms.method import Method
@@ -118,7 +118,8 @@ def _of_function(function: Any, name: str) -> NetworkPart:
 
         tf.keras.utils.set_random_seed(plan.seed)
         own = {} if options is None else dataclasses.asdict(plan.group(options))
-        model = function(plan.input_shape, plan.num_classes, **own)
+        with users_code(f"network: {name}"):
+            model = function(plan.input_shape, plan.num_classes, **own)
         if isinstance(model, models.Network):
             return model
         if not isinstance(model, tf.keras.Model):

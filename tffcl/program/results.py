@@ -1,6 +1,6 @@
 """The settings of a run, and what it achieved, forgot, sent and took with them: the content of `results.json`.
 
-Nothing here imports TensorFlow.
+Nothing here imports TensorFlow, and what the settings need no numpy.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-import numpy as np
-
 from tffcl import metrics, storage
 from tffcl.options import Options, option
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tffcl.aggregators import ClientPrivacy
     from tffcl.program.events import Event
     from tffcl.streams import Enrollment
@@ -143,6 +143,8 @@ class Results:
 
 def results_of(events: Sequence[Event], scores_are: str, config: Mapping[str, Any]) -> Results:
     """The results of a run from its events; `config` has `num_clients`, `num_tasks` and `num_rounds`."""
+    import numpy as np  # not for the help, which reads the settings
+
     num_clients, num_tasks, num_rounds = (config[name] for name in ("num_clients", "num_tasks", "num_rounds"))
     ends = [event for event in events if event["event"] == "task_end"]
     rounds = [event for event in events if event["event"] == "round"]
@@ -191,12 +193,7 @@ def privacy_accounts(
 ) -> dict[str, Any]:
     """What the noise of a run guarantees, by what it is on: updates of the base, summaries of tasks.
 
-    Args:
-      privacy: the aggregator's clipping and noise; None without any.
-      events: the history of the whole run.
-      enrollment: of whom participants were drawn, task by task.
-      process: of the run.
-      transfer: of the run.
+    `enrollment` says of whom participants were drawn, task by task; without `privacy` updates have no noise.
     """
     accounts: dict[str, Any] = {}
     of_summaries = transfer.account()

@@ -10,3 +10,4 @@ from .transfer import RandomTask as RandomTask
 from .transfer import Sampled as Sampled
 from .transfer import Transfer as Transfer
 from .transfer import Zeroed as Zeroed
+from .transfer import past_entries as past_entries

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from tffcl import transfers
 from tffcl.errors import InputError
 from tffcl.options import OptionError, Options, option
-from tffcl.parts import Registry, make
+from tffcl.parts import Registry
 
 if TYPE_CHECKING:
     from tffcl.transfers import Transfer
@@ -110,7 +110,7 @@ class Selection(Options):
             smallest = self.min_cluster_size or MIN_CLUSTER_SIZE
             return transfers.SIT(self.top_k, self.max_clusters or clusters, min_cluster_size=smallest, privacy=privacy)
         supplied = {"k": self.top_k, "num_tasks": num_tasks, "seed": seed, "num_labels": num_labels}
-        made: Any = make(TRANSFERS.get(self.selection), supplied, own)
+        made: Any = TRANSFERS.make(self.selection, supplied, own)
         if not isinstance(made, transfers.Transfer):
             raise InputError(f"selection: {self.selection} makes a {type(made).__name__}, no tffcl.transfers.Transfer")
         return made

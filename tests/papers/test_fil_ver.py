@@ -7,7 +7,7 @@ import pytest
 
 from tffcl import datasets
 from tffcl.errors import InputError, RunError
-from tffcl.papers import leak
+from tffcl.papers import fil_ver
 
 SMALL = ("--data", "digits", "--hidden", "8", "--filters", "4", "--embedding-size", "8", "--pretraining-epochs", "1",
          "--runtime", "in-process")  # fmt: skip
@@ -15,7 +15,7 @@ SMALL = ("--data", "digits", "--hidden", "8", "--filters", "4", "--embedding-siz
 
 def test_three_disjoint_sets_of_equal_size():
     domains = datasets.mild(datasets.load_images("digits"))
-    stream = leak.three_sets(domains, 42)
+    stream = fil_ver.three_sets(domains, 42)
     sets = [set(stream.task(client, 0).train.tolist()) for client in range(3)]
     assert len(set.union(*sets)) == sum(map(len, sets)) == 3 * 460
     labels = domains.domains[0].train_labels
@@ -27,7 +27,7 @@ def test_means_over_seeds_in_the_order_of_the_rows():
         return {"name": name, "beta": beta, "times": 1, "top1": top1, "top5": 1.0, "mean_rank": 1.0, "r2": 0.5}
 
     rows = [row("sampled", 1e-4, 0.9), row("raw", None, 1.0), row("sampled", 1e-4, 0.8), row("stats", 1e-3, 1.0)]
-    means = leak._means(rows)
+    means = fil_ver._means(rows)
     assert [one["name"] for one in means] == ["raw", "stats", "sampled"]
     assert means[2]["top1"] == pytest.approx(0.85)
 
@@ -38,15 +38,15 @@ def test_means_over_seeds_in_the_order_of_the_rows():
 )
 def test_wrong_rows_and_flags(tmp_path, rows, flags, words):
     with pytest.raises(Exception, match=words) as error:
-        leak.reproduce(rows, [1], flags, tmp_path)
+        fil_ver.reproduce_leak(rows, [1], flags, tmp_path)
     assert isinstance(error.value, InputError) or "Bad" in type(error.value).__name__
 
 
 @pytest.mark.slow
 def test_the_leak_of_an_encoder(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(leak, "CANDIDATES", 200)
-    monkeypatch.setattr(leak, "BETAS", (1e-2,))
-    leak.reproduce(["stats", "sampled"], [1], SMALL, tmp_path)
+    monkeypatch.setattr(fil_ver, "CANDIDATES", 200)
+    monkeypatch.setattr(fil_ver, "BETAS", (1e-2,))
+    fil_ver.reproduce_leak(["stats", "sampled"], [1], SMALL, tmp_path)
     rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("| s")][1:]
     assert [(row[0].strip(), row[1].strip(), row[2].strip()) for row in rows] == [
         ("stats", "0.01", "1x"), ("sampled", "0.01", "1x"), ("sampled", "0.01", "6x"),
@@ -56,9 +56,9 @@ def test_the_leak_of_an_encoder(tmp_path, capsys, monkeypatch):
     assert top1[0] == 100
     assert 100 / 200 < top1[1] < top1[2] <= 100
     # What has been measured is not measured again, and not mixed with other settings.
-    monkeypatch.setattr(leak, "measure", None)
-    leak.reproduce(["sampled"], [1], SMALL, tmp_path)
+    monkeypatch.setattr(fil_ver, "measure", None)
+    fil_ver.reproduce_leak(["sampled"], [1], SMALL, tmp_path)
     kept = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| sampled")]
     assert [float(line.split("|")[5]) for line in kept] == top1[1:]
     with pytest.raises(RunError, match="other settings"):
-        leak.reproduce(["sampled"], [1], (*SMALL, "--pretraining-epochs", "2"), tmp_path)
+        fil_ver.reproduce_leak(["sampled"], [1], (*SMALL, "--pretraining-epochs", "2"), tmp_path)
