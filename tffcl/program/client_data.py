@@ -185,7 +185,7 @@ class ArrayData(_LabelledData):
       train_labels / test_labels: whole numbers [N] and [M].
       num_labels: L, labels of the data set; by default as many as occur.
       entry: what the network calls the examples.
-      one_head: labels are the data set's.
+      one_head: labels are the data set's, for a network `tffcl.models.with_label_mask`.
     """
 
     stream: TaskStream
@@ -241,7 +241,7 @@ class TextClientData(_LabelledData):
     Attributes:
       dataset: the documents as rows of token ids.
       stream: which documents belong to which client and task.
-      one_head: labels are the data set's.
+      one_head: labels are the data set's, for a network `tffcl.models.with_label_mask`.
     """
 
     dataset: EncodedTextDataset
