@@ -220,6 +220,7 @@ ROOMS = {
         "Zeroed",
         "build_sit_decision",
         "document_vectors",
+        "past_entries",
     ],
 }
 

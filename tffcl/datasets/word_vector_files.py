@@ -106,6 +106,11 @@ def _read_gensim(path: Path, wanted: Wanted, allow_pickle: bool) -> VectorRows:
         words, matrix = list(vectors.index_to_key), vectors.vectors
     except Exception as error:  # a pickle may raise anything
         raise WordVectorError(f"{path}: not a gensim KeyedVectors file ({type(error).__name__}: {error})") from error
+    yield from rows_of(words, matrix, wanted)
+
+
+def rows_of(words: list[str], matrix: np.ndarray, wanted: Wanted) -> VectorRows:
+    """The rows of the wanted words; a matrix that is mapped is not loaded."""
     for row, word in enumerate(words):
         if wanted is None or word in wanted:
             yield word, np.array(matrix[row], np.float32), f"row {row}"

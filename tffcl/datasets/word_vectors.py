@@ -31,11 +31,23 @@ class WordVectors:
       words: V distinct words.
       vectors: float32 [V, D], finite.
       source: where they come from, for reports.
+
+    Raises:
+      WordVectorError: not a vector for each word, or a value that is not finite.
     """
 
     words: tuple[str, ...]
     vectors: np.ndarray
     source: str
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.vectors) != 2 or len(self.vectors) != len(self.words):
+            raise WordVectorError(f"{self.source}: {len(self.words)} words, vectors {np.shape(self.vectors)}")
+        wrong = np.flatnonzero(~np.isfinite(self.vectors).all(axis=1))
+        if wrong.size:
+            raise WordVectorError(
+                f"{self.source}: the vector of {self.words[wrong[0]]!r} holds a value that is not finite"
+            )
 
 
 def load_word_vectors(
@@ -110,9 +122,7 @@ def _read_glove(wanted: Wanted) -> VectorRows:
         raise WordVectorError(f"{folder}: its vectors cannot be read ({error}); {_GLOVE_HINT}") from error
     if matrix.ndim != 2 or len(matrix) != len(words):
         raise WordVectorError(f"{folder}: {len(words)} words but vectors of shape {matrix.shape}; {_GLOVE_HINT}")
-    for row, word in enumerate(words):
-        if wanted is None or word in wanted:
-            yield word, np.array(matrix[row], np.float32), f"row {row}"
+    return word_vector_files.rows_of(words, matrix, wanted)
 
 
 def train_word_vectors(
@@ -159,8 +169,8 @@ def train_word_vectors(
         )  # fmt: skip
     except RuntimeError as error:
         raise InputError(f"word vectors cannot be trained with min_count={min_count}: {error}") from error
-    vectors = np.asarray(model.wv.vectors, np.float32)
-    return WordVectors(tuple(model.wv.index_to_key), vectors, f"word2vec on {len(sentences)} own documents")
+    source = f"word2vec on {len(sentences)} own documents"
+    return WordVectors(tuple(model.wv.index_to_key), np.asarray(model.wv.vectors, np.float32), source)
 
 
 def stable_hash(text: str) -> int:
