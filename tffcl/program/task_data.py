@@ -106,9 +106,7 @@ def check_data(process: ContinualProcess, data: AnyClientData, enrollment: Optio
 
 
 def check_task(process: ContinualProcess, task: AnyTask, where: str) -> None:
-    """Checks one task of one client; `where` is how messages name it.
-
-    Of a task whose examples are in files at the client only the numbers are known.
+    """Checks one task of one client, of examples in files only their numbers; `where` is how messages name it.
 
     Raises:
       InputError: no training example, a label out of range, a value that is not finite, or a tensor of
@@ -185,11 +183,10 @@ def _check_tensors(tensors: Any, kind: tff.StructType, where: str) -> None:
 
 
 class TaskData:
-    """The raw tasks of all clients, and what each client tells the server of its own.
+    """The raw tasks of all clients, and what each client tells the server of its own (no more than of the latest task).
 
-    Keeps no more than the summaries of the latest task. `enrollment` says which clients are active in a task; None for
-    all in all. `secrets`, int32 [C, 2], are set by the run where summaries have noise that must follow from nothing
-    else (`tffcl.program.state`).
+    Without an enrollment all are active in all. `secrets`, int32 [C, 2], are set by the run where summaries have noise
+    that must follow from nothing else (`tffcl.program.state`).
     """
 
     secrets: Optional[np.ndarray] = None
