@@ -29,7 +29,8 @@ import tensorflow as tf  # noqa: E402
 
 from tffcl import datasets, errors  # noqa: E402
 from tffcl.client_works import FusedAdam  # noqa: E402
-from tffcl.models import MADE, MADEConfig, MADENetwork, made_checks  # noqa: E402
+from tffcl.models import MADE, MADEConfig, MADENetwork  # noqa: E402
+from tffcl.models.made import largest_leak_of_patterns  # noqa: E402
 
 IMAGES = ("digits", "mnist", "fashion-mnist")
 
@@ -209,7 +210,7 @@ def scorer(made: MADE, rows_at_once: int = 1000) -> Callable[[np.ndarray], float
 
 def check_blind(made: MADE) -> None:
     """Ends the program if any output is under the influence of its own input or of one that comes later."""
-    leak = tf.function(functools.partial(made_checks.largest_leak_of_patterns, made.network))
+    leak = tf.function(functools.partial(largest_leak_of_patterns, made.network))
     found = float(leak(tf.convert_to_tensor(made.kernels), made.plan))
     if found != 0.0:
         raise SystemExit(f"no density: an output depends on what it must not see (slope {found})")

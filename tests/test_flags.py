@@ -146,7 +146,7 @@ def test_values_that_flags_and_data_give(line, values):
 
 @pytest.mark.parametrize("flags", [["--connectivity-agnostic"], ["--order-agnostic"]])
 def test_agnostic_training_goes_through_eight_masks(flags):
-    from tffcl.models.options import MADEConfig
+    from tffcl.models.registry import MADEConfig
 
     assert parse_run(["confedmade"]).groups[MADEConfig].num_masks == 1
     assert parse_run(["confedmade", *flags]).groups[MADEConfig].num_masks == 8

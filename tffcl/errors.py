@@ -68,6 +68,11 @@ def check_between_0_and_1(name: str, value: float) -> None:
         raise InputError(f"{name}: expected a number between 0 and 1, found {value!r}")
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number; True and False are not."""
+    return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
+
+
 def check_whole(name: str, value: object, least: int, error: type[InputError] = InputError) -> int:
     """The value as an int; raises `error` for what is no whole number, `least` or more."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:

@@ -79,18 +79,31 @@ def option(default: Any, help: str, **declared: Any) -> Any:
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Schedule(Options):
+    ...     "How long a task lasts."
     ...     num_rounds: int = option(3, "Rounds of a task.", least=1)
     >>> Schedule(num_rounds=0)
     Traceback (most recent call last):
     ...
     tffcl.options.OptionError: num_rounds: expected at least 1, found 0
+    >>> print(Schedule.__doc__)
+    How long a task lasts.
+    <BLANKLINE>
+    Options:
+      num_rounds: Rounds of a task.
     """
     return dataclasses.field(default=default, metadata={"option": Option(help=help, **declared)})
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Base of dataclasses with options: values are checked when they are made."""
+    """Base of dataclasses with options: values are checked when they are made, and docstrings list the options."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        fields = {name: value for name, value in vars(cls).items() if isinstance(value, dataclasses.Field)}
+        lines = [f"  {name}: {field.metadata['option'].help}" for name, field in fields.items() if field.metadata]
+        if lines and cls.__doc__ is not None:
+            cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__), "", "Options:", *lines])
 
     def __post_init__(self) -> None:
         for field in fields_of(type(self)):

@@ -20,8 +20,7 @@ from tffcl.algorithms.method import LABELS
 from tffcl.algorithms.registry import METHODS
 from tffcl.client_works import DecomposedWork, FusedAdam, PlainWork, RehearsalModel
 from tffcl.models import MLP, EmbeddingClassifier, FrozenEncoder, IdentityEncoder, KerasNetwork, TextCNN, VectorEncoder
-from tffcl.models.options import MADEConfig, TextCNNConfig
-from tffcl.models.registry import NETWORKS
+from tffcl.models.registry import NETWORKS, MADEConfig, TextCNNConfig
 from tffcl.program import ClientTask
 from tffcl.templates.tff_types import entries
 

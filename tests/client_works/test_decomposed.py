@@ -7,7 +7,6 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import Decomposition, Proximal
-from tffcl.client_works.exchange import Exchange
 from tffcl.client_works.local_training import fresh_schedule
 from tffcl.client_works.randomness import Step
 
@@ -61,7 +60,7 @@ def test_a_task_begins_with_the_base_divided(small):
     # A round starts from the server's entries, and from its own where there are none.
     after, _, _, _ = runner.train(state, runner.data(0, foreign=foreign), theirs)
     np.testing.assert_array_equal(after["base"], own)  # without examples nothing is taken
-    np.testing.assert_array_equal(runner.work._exchange.base_in(tf.constant(own), tf.constant(theirs)), expected)
+    np.testing.assert_array_equal(runner.work.base_in(tf.constant(own), tf.constant(theirs)), expected)
 
 
 def test_the_end_of_a_task_keeps_all_that_it_needs(small):
@@ -100,11 +99,10 @@ def test_who_trained_in_no_round_has_no_knowledge_to_send(small, fedweit):
 
 @pytest.mark.parametrize("start", [1e-300, 1e-9, 1 - 1e-9, np.nextafter(1.0, 0.0)])
 def test_extreme_masks_are_finite(small, start):
-    options = Decomposition(mask_start=float(start))
     runner = small.Runner(mask_start=float(start))
     state = runner.begin(runner.start())
     assert np.isfinite(state["mask_logits"]).all()
-    gate = Exchange(runner.work.network, options).gate(tf.constant(state["mask_logits"]))
+    gate = runner.work.gate(tf.constant(state["mask_logits"]))
     assert set(gate.numpy()) == {start > 0.5}
 
 
@@ -116,7 +114,7 @@ def test_gated_upload_sends_open_units_unscaled(small):
     rng = np.random.default_rng(0)
     base, shared = rng.normal(size=(2, runner.work.knowledge_size)).astype("f")
     masks = np.array([2, -2, 0, -0.3, -0.5, 1], np.float32)  # sigmoid: .88 .12 .5 .43 .38 .73
-    vector, sent = runner.work._exchange.outgoing(base, masks, tf.zeros([0]), shared)
+    vector, sent = runner.work.outgoing({"base": base, "mask_logits": masks, "local": tf.zeros([0])}, shared)
     np.testing.assert_array_equal(sent, small.spread(np.array([1, 0, 1, 1, 0, 1])) > 0)
     np.testing.assert_array_equal(vector, base)
 
@@ -126,7 +124,7 @@ def test_scaled_upload_sends_everything_times_the_mask(small):
     rng = np.random.default_rng(0)
     base, shared = rng.normal(size=(2, runner.work.knowledge_size)).astype("f")
     masks = rng.normal(size=6).astype("f")
-    vector, sent = runner.work._exchange.outgoing(base, masks, tf.zeros([0]), shared)
+    vector, sent = runner.work.outgoing({"base": base, "mask_logits": masks, "local": tf.zeros([0])}, shared)
     assert sent.numpy().all()
     np.testing.assert_allclose(vector, base * small.spread(small.sigmoid(masks)), rtol=1e-5)
 
@@ -163,7 +161,7 @@ def test_dense_layer_sharing(small, aligned):
     biases = [name for name in parts if name.startswith("bias_")]
     assert set(parts) == {*names, *biases}
     changed = {**state, "local": np.full_like(state["local"], 0.25)}
-    taken = layout.split(runner.work._exchange.local_in(changed["local"], tf.constant(shared)))
+    taken = layout.split(runner.work.local_in(changed["local"], tf.constant(shared)))
     for name in biases:
         np.testing.assert_array_equal(taken[name], 0.25)
     after, update, _, _ = runner.train(state, runner.data(), shared)

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from tffcl.client_works import DecomposedWork, Decomposition, LocalTraining
-from tffcl.client_works.evaluation import Connectivity
 from tffcl.client_works.randomness import Step
 from tffcl.models import MADEConfig, MADENetwork
 
@@ -121,7 +120,7 @@ def test_clients_train_the_same_pattern_at_the_same_step_if_their_masks_are_the_
 
     def masks(key):
         _, state = begun(work, key=key)
-        mask = Connectivity(work.network, state["plan"], tf.constant(2))
+        mask = work.connectivity(state["plan"], tf.constant(2))
         steps = [(0, 0), (0, 1), (1, 0)]
         return [mask(Step(tf.constant(key), tf.constant(e), tf.constant(s))).numpy() for e, s in steps]
 

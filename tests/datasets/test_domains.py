@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tffcl import datasets
-from tffcl.datasets import Domain, Domains, ImageDataset, image_transforms
+from tffcl.datasets import Domain, Domains, ImageDataset, domains
 from tffcl.errors import DatasetError, InputError
 
 RNG = np.random.default_rng(3)
@@ -39,17 +39,17 @@ def test_quarter_turns_are_exact_and_four_are_none():
         for shown, original in both(domain):
             assert np.array_equal(shown, [np.rot90(image, turns) for image in original])
             for _ in range(4):
-                shown = image_transforms.rotated(shown, 90)
+                shown = domains.rotated(shown, 90)
             assert np.array_equal(shown, [np.rot90(image, turns) for image in original])
-    assert np.array_equal(image_transforms.rotated(TOY.train_images, -90), np.rot90(TOY.train_images, 3, (1, 2)))
-    assert np.array_equal(image_transforms.rotated(TOY.train_images, 450), np.rot90(TOY.train_images, 1, (1, 2)))
+    assert np.array_equal(domains.rotated(TOY.train_images, -90), np.rot90(TOY.train_images, 3, (1, 2)))
+    assert np.array_equal(domains.rotated(TOY.train_images, 450), np.rot90(TOY.train_images, 1, (1, 2)))
 
 
 @pytest.mark.parametrize("degrees", [89.99, -0.01, 180.01, 270.0001])
 def test_other_angles_turn_the_same_way(degrees):
     inner = (slice(None), slice(1, -1), slice(1, -1))
-    near = image_transforms.rotated(TOY.train_images, round(degrees))
-    turned = image_transforms.rotated(TOY.train_images, degrees)
+    near = domains.rotated(TOY.train_images, round(degrees))
+    turned = domains.rotated(TOY.train_images, degrees)
     assert turned.dtype == np.uint8
     assert np.abs(turned[inner].astype(int) - near[inner]).max() <= 1
 
@@ -57,7 +57,7 @@ def test_other_angles_turn_the_same_way(degrees):
 def test_a_point_turned_by_45_degrees():
     image = np.zeros((1, 9, 9), np.uint8)
     image[0, 4, 7] = 200  # 3 to the right of the middle: goes to 3 sin 45 = 2.1 above it, and to the right
-    turned = image_transforms.rotated(image, 45)[0]
+    turned = domains.rotated(image, 45)[0]
     assert np.unravel_index(turned.argmax(), turned.shape) == (2, 6)
 
 
@@ -68,7 +68,7 @@ def test_permutations_move_pixels_and_lose_none():
         order = np.asarray(domain.transform.keywords["order"])
         back = np.argsort(order)
         for shown, original in both(domain):
-            assert np.array_equal(image_transforms.permuted(shown, back), original)
+            assert np.array_equal(domains.permuted(shown, back), original)
             flat = original.reshape(3, -1)
             assert np.array_equal(shown.reshape(3, -1), flat[:, order])
         orders.append(tuple(order))

@@ -266,10 +266,10 @@ def test_gensim_downloader(tmp_path, monkeypatch):
 def test_glove_extra(tmp_path, monkeypatch):
     import pandas
 
-    from tffcl.datasets import glove_package
+    from tffcl.datasets import word_vectors
 
-    monkeypatch.setattr(glove_package, "PACKAGE", "no_such_package_of_vectors")
-    assert not glove_package.available()
+    monkeypatch.setattr(word_vectors, "GLOVE_PACKAGE", "no_such_package_of_vectors")
+    assert not word_vectors.glove_available()
     with pytest.raises(WordVectorError, match=r"not installed; pip install 'tffcl\[glove\]'"):
         load_word_vectors("glove-50")
 
@@ -279,7 +279,7 @@ def test_glove_extra(tmp_path, monkeypatch):
     _write(package / "__init__.py", f"ROOT = {str(package)!r}\n")
     np.save(package / "glove_6B_50d_emb.npy", VALUES)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(glove_package, "PACKAGE", "small_glove_package")
+    monkeypatch.setattr(word_vectors, "GLOVE_PACKAGE", "small_glove_package")
     monkeypatch.setattr(pandas, "read_parquet", lambda path, columns: pandas.DataFrame({"index": WORDS}))
     loaded = load_word_vectors("glove-50", {"cat", "the"})
     assert loaded.words == ("the", "cat")
@@ -287,9 +287,9 @@ def test_glove_extra(tmp_path, monkeypatch):
 
 
 def test_real_glove_extra():
-    from tffcl.datasets import glove_package
+    from tffcl.datasets import word_vectors
 
-    if not glove_package.available():
+    if not word_vectors.glove_available():
         pytest.skip("the extra `glove` is not installed")
     loaded = load_word_vectors("glove-50", {"the", "question"})
     assert loaded.words == ("the", "question")

@@ -171,7 +171,7 @@ def test_own_texts_keep_their_letters(tmp_path, caplog, monkeypatch, flags, word
 def test_word_vectors_where_none_are_given(monkeypatch, tmp_path):
     monkeypatch.delenv("TFFCL_DATA_DIR", raising=False)
     for available, name in ((True, "glove-50"), (False, "own")):
-        monkeypatch.setattr("tffcl.datasets.glove_package.available", lambda available=available: available)
+        monkeypatch.setattr("tffcl.datasets.word_vectors.glove_available", lambda available=available: available)
         assert sources._usual_vectors(str(tmp_path)) == name
     (tmp_path / "glove").mkdir()
     path = tmp_path / "glove" / "some.bin"

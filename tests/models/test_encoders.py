@@ -7,8 +7,7 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.models import FrozenEncoder, IdentityEncoder, ImageEncoder, TextEncoder, VectorEncoder
-from tffcl.models.encoder_frozen import BATCH
-from tffcl.models.encoders import draw, mean_of
+from tffcl.models.encoders import BATCH, draw, mean_of
 
 keras = tf.keras
 KEY = tf.constant([3, 4])

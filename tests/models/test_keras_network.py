@@ -183,7 +183,7 @@ def test_two_dropout_layers_draw_apart():
     features = tf.ones([200, 50])
     network = KerasNetwork(model)
     probe = keras.Model(network._model.inputs, network._model.layers[1].output)
-    with network._standing_in([tf.constant(w) for w in network._first], KEY):
+    with network._substituted([tf.constant(w) for w in network._first], KEY):
         kept = probe(features).numpy()
     assert (kept != 0).mean() == pytest.approx(0.25, abs=0.02)
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tffcl import errors
-from tffcl.models import ABSENT, MADEConfig, MADENetwork, made_checks
+from tffcl.models import ABSENT, MADEConfig, MADENetwork
+from tffcl.models.made import largest_leak, largest_leak_of_patterns
 
 KEY = tf.constant([3, 4])
 CONFIGS = {
@@ -139,7 +140,7 @@ def test_jacobian_has_no_forbidden_entry(case):
         order = network.order(plan, pattern).numpy()
         found = jacobian(network, kernels * network.connectivity(plan, pattern), local)
         assert not found[order[:, None] >= order[None, :]].any()
-        assert made_checks.largest_leak_of_patterns(network, kernels, plan) == 0
+        assert largest_leak_of_patterns(network, kernels, plan) == 0
         if network.config.direct:
             assert found[order[:, None] < order[None, :]].all()
 
@@ -153,7 +154,7 @@ def test_masks_of_another_pattern_leak():
     stale, order = kernels * network.kernels.join(masks), network.order(plan, 0).numpy()
     found = jacobian(network, stale, local)
     assert found[order[:, None] >= order[None, :]].any()
-    assert made_checks.largest_leak(network, stale, order) > 0
+    assert largest_leak(network, stale, order) > 0
     scored = network.losses(stale, local, None, {"observed": tf.ones([8])}, {"x": tf.constant(everything(8))}, None)
     assert abs(np.exp(-scored).sum() - 1) > 0.01
 

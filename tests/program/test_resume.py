@@ -19,7 +19,7 @@ from run_directories import StopAfter, StopError, history, results
 
 from tffcl import storage
 from tffcl.errors import RunError
-from tffcl.program import ClientFiles, driver, state
+from tffcl.program import ClientFiles, cohorts, driver, state
 
 NUM_EVENTS = 3 * (2 + 1)  # tasks x (rounds + the task's end)
 
@@ -190,7 +190,7 @@ def test_without_room_in_memory_the_results_are_the_same(tiny, process, straight
 
     monkeypatch.setattr(archive, "MEMORY_BYTES", 0)
     monkeypatch.setattr(driver, "_PREPARED_AT_ONCE", 2)
-    monkeypatch.setattr(driver, "MESSAGE_BYTES", 1)
+    monkeypatch.setattr(cohorts, "MESSAGE_BYTES", 1)
     monkeypatch.setattr(state, "_INITIALIZED_AT_ONCE", 2)
     with pytest.raises(StopError):
         tiny.run(process, tmp_path / "run", clients_per_round=2, reporters=[StopAfter(5)])

@@ -18,7 +18,7 @@ from loading import module_at
 from serving import Accident, Served, assert_same_results, children, events, is_gone_soon
 
 from tffcl import errors, runtime
-from tffcl.reports import run_plots
+from tffcl.reports import summary
 
 _DOCS = pathlib.Path(__file__).parents[2] / "docs" / "runtime.md"
 _EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "fedseit_trec.py"
@@ -143,7 +143,7 @@ def _example(monkeypatch):
     module, logger = module_at(_EXAMPLE), logging.getLogger("tffcl")
     # What takes most of a short run's time and is the same each time.
     monkeypatch.setattr(module, "build_fedseit", once(module.build_fedseit))
-    monkeypatch.setattr(run_plots, "write_plots", lambda _: [])
+    monkeypatch.setattr(summary, "write_plots", lambda _: [])
     before = logger.handlers[:], logger.propagate
 
     def run(*args, folder):

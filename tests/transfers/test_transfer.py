@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -149,3 +151,19 @@ def test_ablations_of_sit_still_ask_for_summaries():
 def test_wrong_arguments_are_one_clear_error(build, message):
     with pytest.raises(errors.InputError, match=message):
         build()
+
+
+def test_a_task_s_vectors_are_its_documents_or_its_examples():
+    """Without a word of what to summarise: mean word vectors of text, arrays flattened."""
+    transfer = transfers.PreviousTask()
+    text = SimpleNamespace(
+        context={"tokens": np.array([2, 3, 3]), "vectors": np.array([[0, 0], [0, 0], [1, 2], [3, 4]], np.float32)},
+        train={"start": np.array([0, 2]), "length": np.array([2, 1]), "label": np.array([0, 1])},
+    )
+    assert transfer.vectors(text).tolist() == [[2, 3], [3, 4]]
+    images = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    arrays = SimpleNamespace(context={"classes": np.ones(2, bool)}, train={"x": images, "label": np.zeros(3, np.int32)})
+    found = transfers.Zeroed(transfer).vectors(arrays)
+    assert (found.dtype, found.tolist()) == (np.float32, images.reshape(3, 4).tolist())
+    with pytest.raises(errors.InputError, match="needs a vector for each example, and these have a, b"):
+        transfer.vectors(SimpleNamespace(context={}, train={"a": images, "b": images}))

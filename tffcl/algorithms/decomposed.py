@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from tffcl import aggregators, client_works, errors, finalizers, models, templates
 from tffcl.algorithms.method import LABELS, Method
 from tffcl.client_works.options import Decomposition, LocalTraining
-from tffcl.models.options import TextCNNConfig
+from tffcl.models.registry import TextCNNConfig
 from tffcl.transfers.options import Selection
 
 if TYPE_CHECKING:

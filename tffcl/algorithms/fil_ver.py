@@ -15,7 +15,7 @@ from tffcl import aggregators, client_works, errors, finalizers, metrics, models
 from tffcl.algorithms.fed_avg import Proximal, build_fed_avg, penalties_of
 from tffcl.algorithms.method import LABELS, Method
 from tffcl.client_works.options import LocalTraining
-from tffcl.models.options import EncoderConfig
+from tffcl.models.registry import EncoderConfig
 from tffcl.options import OptionError, Options, option
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tffcl.algorithms.decomposed import FEDWEIT, build_decomposed
 from tffcl.algorithms.fed_avg import build_fed_avg
 from tffcl.algorithms.method import DENSITY, Method
 from tffcl.client_works.options import Decomposition, LocalTraining
-from tffcl.models.options import MADEConfig
+from tffcl.models.registry import MADEConfig
 from tffcl.options import OptionError
 
 if TYPE_CHECKING:

@@ -1,5 +1,4 @@
 from .decomposed import DecomposedWork as DecomposedWork
-from .embedding_privacy import EmbeddingPrivacy as EmbeddingPrivacy
 from .export import export_keras_model as export_keras_model
 from .local_training import LocalWork as LocalWork
 from .local_training import Phase as Phase
@@ -16,4 +15,5 @@ from .plain import PlainWork as PlainWork
 from .rehearsal import RehearsalModel as RehearsalModel
 from .rehearsal import RehearsalWork as RehearsalWork
 from .sharing import SHARING as SHARING
+from .sharing import EmbeddingPrivacy as EmbeddingPrivacy
 from .sharing import Sharing as Sharing

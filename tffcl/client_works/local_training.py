@@ -1,9 +1,9 @@
-"""Local training: what all client works have in common, from variables, a loss and phases to a compiled round.
+"""Local training, common to all client works: from variables, a loss and phases to a compiled round.
 
-A work says which variables it trains, with what values a round begins, what a step loses, what held-out examples lose,
-and what comes of the round. Here stands the rest: one permutation an epoch, one `tf.while_loop` over epochs around one
-over steps, learning-rate decay and early stopping, penalties, and which rounds count. Nothing is traced again for
-another number of examples, and nothing leaves the computation before the round ends.
+A work declares its variables, their values at the start of a round, the losses of a step and of held-out examples, and
+the result of the round. The rest is here: one permutation an epoch, one `tf.while_loop` over epochs around one over
+steps, learning-rate decay and early stopping, penalties, and which rounds count. Nothing is traced again for another
+number of examples, and nothing leaves the computation before the round ends.
 """
 
 from __future__ import annotations
@@ -12,29 +12,27 @@ import abc
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import tensorflow as tf
 
 from tffcl.client_works import randomness
-from tffcl.client_works.evaluation import num_examples
-from tffcl.client_works.optimizers import LocalOptimizer, as_local_optimizer, empty_variable
+from tffcl.client_works.evaluation import Value, num_examples
+from tffcl.client_works.optimizers import as_local_optimizer, empty_variable
 from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.penalties import PenaltySet, StepView
 from tffcl.client_works.randomness import Step
+from tffcl.models.network import Tensors
 from tffcl.templates import ClientWork
-
-Tensors = Mapping[str, tf.Tensor]
-Value = Union[tf.Tensor, tuple[tf.Tensor, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
     """A float32 vector that is trained.
 
-    A million entries of FedSeIT's W_f among a client's local parameters need not be put together with the rest in
-    every step, only where a round begins and ends: several pieces are as many variables, each with a gradient and
-    optimizer slots of its own.
+    The million entries of FedSeIT's W_f among a client's local parameters need not be concatenated with the rest in
+    every step, only where a round begins and ends: each piece is a variable with a gradient and optimizer slots of its
+    own.
 
     Attributes:
       shape: of the vector; axes that are None are open until a round begins.
@@ -87,7 +85,7 @@ class Variables:
         }
 
     def whole(self) -> dict[str, tf.Tensor]:
-        """The values, each vector in one."""
+        """The values, the pieces of a vector concatenated."""
         return {name: tf.concat(value, 0) if isinstance(value, tuple) else value for name, value in self.read().items()}
 
     def groups(self, names: Sequence[str]) -> list[tuple[float, list[tf.Variable]]]:
@@ -98,6 +96,11 @@ class Variables:
         return sorted(by_scale.items(), key=lambda item: item[0] != 1.0)
 
 
+Values = Mapping[str, Value]  # of the variables
+# Objective without penalties, mean task loss, and the examples of a step.
+StepLoss = tuple[tf.Tensor, tf.Tensor, Tensors]
+# The result of `ClientWork.train`: changed entries of the state, update, weight, metrics.
+Result = tuple[Tensors, Tensors, tf.Tensor, Tensors]
 # From the numbers of a step's examples, int32 `[n]`, to (objective, task loss).
 LossFn = Callable[[tf.Tensor, Step], "tuple[tf.Tensor, tf.Tensor]"]
 
@@ -118,7 +121,7 @@ class TrainingLoop:
     def __init__(self, config: LocalTraining, groups: Sequence[tuple[float, list[tf.Variable]]]):
         self._config = config
         self._groups = groups
-        self._optimizer: LocalOptimizer = as_local_optimizer(config.optimizer)
+        self._optimizer = as_local_optimizer(config.optimizer)
         self._slots = [self._optimizer.allocate(variables) for _, variables in groups]
 
     def run(
@@ -226,7 +229,7 @@ class Round:
       number: int32, the server's count of rounds.
       first: the values with which the variables begin.
       count: int32, rows that an epoch goes over.
-      extra: what a work computes once a round.
+      extra: values that a work computes once a round.
     """
 
     state: Tensors
@@ -243,8 +246,8 @@ class LocalWork(ClientWork):
 
     Attributes:
       training: epochs, batches, learning rate.
-      penalties: what is added to the objective; they act on the variable `penalised`.
-      penalised: name of the variable that penalties act on: what the server shares.
+      penalties: terms of the objective, on the variable `penalised`.
+      penalised: name of the variable that the server shares.
       phases: parts of a round; by default all variables train throughout.
     """
 
@@ -253,31 +256,76 @@ class LocalWork(ClientWork):
     penalised: str = "base"
     phases: tuple[Phase, ...] = (Phase(),)
 
+    def initial_state(self, key: tf.Tensor) -> dict[str, tf.Tensor]:
+        """A client's first state: its key, no task yet, and zeros, or no rows, elsewhere."""
+        zeros = {
+            name: tf.zeros([axis or 0 for axis in entry.shape], entry.dtype) for name, entry in self.state_type.items()
+        }
+        return {**zeros, "key": key, "task": tf.constant(-1), "schedule": fresh_schedule(self.training)}
+
+    def next_task(self, state: Tensors) -> dict[str, tf.Tensor]:
+        """Entries of the state as another task begins: its number and a fresh schedule."""
+        return {"task": state["task"] + 1, "schedule": fresh_schedule(self.training)}
+
     @abc.abstractmethod
     def trained(self) -> Mapping[str, Trained]:
         """The variables by name."""
 
     @abc.abstractmethod
     def begin_round(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor) -> Round:
-        """The values with which the variables begin, and what is computed once."""
+        """The values with which the variables begin, and those that are computed once."""
 
     @abc.abstractmethod
-    def step_loss(
-        self, values: Mapping[str, Value], rows: tf.Tensor, step: Step, here: Round
-    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
-        """Objective without penalties, mean task loss, and the step's examples, for rows number `rows`, int32 `[n]`."""
+    def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
+        """Losses of the rows number `rows`, int32 `[n]`."""
 
     @abc.abstractmethod
-    def held_out_loss(self, values: Mapping[str, Value], here: Round) -> tf.Tensor:
+    def held_out_loss(self, values: Values, here: Round) -> tf.Tensor:
         """Mean loss of the held-out examples, not finite without any."""
 
     @abc.abstractmethod
-    def end_round(
-        self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        """What `train` returns; `changed` are the variables as they were trained, and `schedule`."""
+    def end_round(self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict) -> Result:
+        """The result of `train`; `changed` are the trained variables, and `schedule`."""
 
-    def logits(self, values: Mapping[str, Value], batch: Tensors, here: Round) -> tf.Tensor:
+    def accept_round(
+        self,
+        trained: Tensors,
+        here: Round,
+        upload: tf.Tensor,
+        sent: tf.Tensor,
+        before: tf.Tensor,
+        finite: tf.Tensor,
+        metrics: Tensors,
+    ) -> tuple[Tensors, Tensors, tf.Tensor, OrderedDict]:
+        """Accepts or rejects a client's round, the result of `ClientWork.train`.
+
+        A client without examples, or whose parameters are not finite, is left out: it has weight 0, sends nothing and
+        keeps its state.
+
+        Args:
+          trained: entries of the state as training left them, `schedule` among them.
+          here: the round.
+          upload: the client's vector, float32 `[n]`.
+          sent: which entries of it are sent, bool `[n]`.
+          before: the server's vector, float32 `[n]`.
+          finite: bool scalar, whether all trained parameters are.
+          metrics: of `TrainingLoop.run`.
+        """
+        examples = num_examples(here.data["train"])
+        present = tf.logical_and(finite, examples > 0)
+        kept = _where(present, trained, here.state)
+        sent = tf.logical_and(sent, present)
+        update = OrderedDict(delta=tf.where(sent, upload - before, 0.0), sent=sent)
+        weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)
+        reported = OrderedDict(
+            metrics,
+            sent=tf.reduce_sum(tf.cast(sent, tf.int32)),
+            non_finite=tf.cast(tf.logical_not(finite), tf.int32),
+            learning_rate=kept["schedule"][0],
+        )
+        return kept, update, weight, reported
+
+    def logits(self, values: Values, batch: Tensors, here: Round) -> tf.Tensor:
         """Class scores of a step's examples under other values, for penalties that distill.
 
         Raises:
@@ -285,12 +333,10 @@ class LocalWork(ClientWork):
         """
         raise NotImplementedError(f"{type(self).__name__} has no class scores")
 
-    def train(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+    def train(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor) -> Result:
         return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
 
-    def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
+    def trainer(self) -> Callable[..., Result]:
         """Allocates the variables of local training and returns the compiled round, `train` without its types."""
         variables = Variables(self.trained())
         loops = [
@@ -302,9 +348,7 @@ class LocalWork(ClientWork):
         ]
 
         @tf.function(autograph=False, reduce_retracing=True)
-        def run(
-            state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-        ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+        def run(state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor) -> Result:
             here = self.begin_round(state, shared, data, round_num)
             variables.assign(here.first)
             penalty = self.penalties.term(state, shared, here.first[self.penalised])
@@ -335,50 +379,12 @@ class LocalWork(ClientWork):
         return run
 
 
-# -- which rounds count -------------------------------------------------------------------------------------------
-
-
 def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
     """Whether no entry of any tensor is NaN or infinite: a bool scalar."""
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
 
 
-def accept_round(
-    trained: Tensors,
-    here: Round,
-    upload: tf.Tensor,
-    sent: tf.Tensor,
-    before: tf.Tensor,
-    finite: tf.Tensor,
-    metrics: Tensors,
-) -> tuple[Tensors, Tensors, tf.Tensor, OrderedDict]:
-    """Leaves a client out that has no examples or whose parameters are not finite; what `ClientWork.train` returns.
-
-    Args:
-      trained: entries of the state as training left them, `schedule` among them.
-      here: the round.
-      upload: the client's vector as it would be sent, float32 `[n]`.
-      sent: which entries of it would be, bool `[n]`.
-      before: the server's vector, float32 `[n]`.
-      finite: bool scalar, whether all trained parameters are.
-      metrics: of `TrainingLoop.run`.
-    """
-    examples = num_examples(here.data["train"])
-    present = tf.logical_and(finite, examples > 0)
-    kept = where(present, trained, here.state)
-    sent = tf.logical_and(sent, present)
-    update = OrderedDict(delta=tf.where(sent, upload - before, 0.0), sent=sent)
-    weight = tf.where(present, tf.cast(examples, tf.float32), 0.0)
-    reported = OrderedDict(
-        metrics,
-        sent=tf.reduce_sum(tf.cast(sent, tf.int32)),
-        non_finite=tf.cast(tf.logical_not(finite), tf.int32),
-        learning_rate=kept["schedule"][0],
-    )
-    return kept, update, weight, reported
-
-
-def where(condition: tf.Tensor, new: Tensors, old: Tensors) -> dict[str, tf.Tensor]:
+def _where(condition: tf.Tensor, new: Tensors, old: Tensors) -> dict[str, tf.Tensor]:
     """The tensors of `new` where a bool scalar holds, else those of `old` by the same names.
 
     `tf.where` would walk through every entry of both; here one of the two is handed on as it is.

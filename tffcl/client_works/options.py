@@ -10,20 +10,10 @@ from tffcl.options import OptionError, Options, option
 
 @dataclasses.dataclass(frozen=True)
 class LocalTraining(Options):
-    """How a client trains in one round (FedSeIT table 4).
+    """How a client trains in one round (FedSeIT table 4); `optimizer` is None for Adam, or a TFF optimizer.
 
-    Attributes:
-      num_epochs: most epochs in a round.
-      batch_size: examples in a step; the last step of an epoch takes what is left.
-      learning_rate: at the start of a task.
-      patience: epochs without a better validation loss after which the learning rate is divided; 0 turns decay
-        and early stopping off.
-      decay: what the learning rate is divided by.
-      max_decays: a round ends early when patience runs out after so many divisions in the task.
-      gate_learning_rate: of masks and attention, at the start of a task; it falls together with the other. They are
-        few and each stands before a whole unit or kernel: at the kernels' rate they hardly leave their first value
-        in a task, and no gate ever closes.
-      optimizer: None for Adam, or any `tff.learning.optimizers.Optimizer`.
+    Both learning rates fall together. Masks and attention are few and each stands before a whole unit or kernel: at the
+    kernels' rate they hardly leave their first value in a task, and no gate ever closes.
 
     Raises:
       InputError: a number out of its range.
@@ -57,15 +47,10 @@ class Decomposition(Options):
     Attributes:
       sparsity: lambda_1, weight of the L1 norm of sigmoid(m) and A, and the size below which A is pruned when it
         is sent and evaluated.
-      retention: lambda_2, weight of the retroactive penalty.
-      retention_form: 'closed_form' or 'gradient' (`tffcl.client_works.retention`).
-      adaptive_factor: a task's A starts at B / adaptive_factor.
-      mask_start: sigmoid(m) at the start of a task.
-      gate_cutoff: entries of B whose sigmoid(m) is at most this are not sent (ConFedMADE table 4).
-      base_upload: 'gated' sends B where the gate is open, unscaled; 'scaled' sends B * sigmoid(m), as printed.
-      share_dense: DLS, share the network's shareable local parts too.
-      connectivity_aware: where the network's kernels stand under a connectivity mask M, L1 acts on A * M and what M
-        leaves out is neither sent nor kept (ConFedMADE eq. 6); False is FedWeIT on a masked network, as it is.
+      retention: lambda_2, weight of the retroactive penalty (`tffcl.client_works.decomposed`).
+      gate_cutoff: of ConFedMADE table 4.
+      connectivity_aware: where the network's kernels stand under a connectivity mask M, L1 acts on A * M and entries
+        outside M are neither sent nor kept (ConFedMADE eq. 6); False is FedWeIT on a masked network, as it is.
       exchange: False keeps the client to itself: nothing of the server enters (the baseline `local`).
 
     Raises:

@@ -1,12 +1,16 @@
-"""Penalties: what is added to the objective of a step, whatever the client work.
+"""Penalties, terms that any client work adds to the objective of a step, and the Fisher information that weighs them.
 
 FedProx (Li et al., 2020): mu / 2 ||theta - theta_server||^2.
 EWC (Kirkpatrick et al., 2017): lambda / 2 sum_i sum_j F_ij (theta_j - theta_ij)^2 over past tasks i. The sum over tasks
-is kept as one quadratic: its curvature U = sum_i F_i, its centre and what is left over.
+is kept as one quadratic: its curvature U = sum_i F_i, its centre and a constant.
 FedCurv (Shoham et al., 2019): lambda sum_{s != c} (theta - theta_s)^T diag(F_s) (theta - theta_s) at client c.
 
 theta are the parameters that the server shares: all kernels of a plain work, the base of a decomposed one, the
 classifier of a rehearsing one.
+
+F is the diagonal of the empirical Fisher information, F_j = (1/n) sum_i (d loss_i / d theta_j)^2 over n examples i: the
+mean of squared gradients of single examples. The square of a batch's mean gradient is something else, near zero where
+training has converged.
 """
 
 from __future__ import annotations
@@ -16,21 +20,23 @@ import dataclasses
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works.fisher import Measure
+from tffcl.client_works.evaluation import Model, connected, num_examples
+from tffcl.models.network import Tensors, masks_of
 
-Tensors = Mapping[str, tf.Tensor]
+# From the most examples that are to be drawn to F, float32 `[size]`.
+Measure = Callable[[int], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class StepView:
-    """What a penalty sees of a step.
+    """A step of training, as penalties see it.
 
     Attributes:
       kernels: theta as it stands, float32 `[size]`.
@@ -49,11 +55,11 @@ Term = Callable[[StepView], tf.Tensor]
 
 
 class Penalty(abc.ABC):
-    """What a client work adds to the objective of a step, and what it keeps and uploads to know it.
+    """A term of the objective of a step, with the state and the uploads that it needs.
 
     Attributes:
-      shared_vectors: so many vectors of the kernels' size it adds to what the server holds, each the sum of all that
-        clients upload of it. An upload is 0 outside the network's support, whose entries are not sent.
+      shared_vectors: how many vectors of the kernels' size it adds to those of the server, each the sum of the clients'
+        uploads. An upload is 0 outside the network's support, whose entries are not sent.
       changes_in_round: names of the entries of the state that a round changes.
     """
 
@@ -61,7 +67,7 @@ class Penalty(abc.ABC):
     changes_in_round: tuple[str, ...] = ()
 
     def state_type(self, size: int) -> OrderedDict:
-        """Types of what a client keeps, for kernels of `size` entries, without unknown axes; zeros at first."""
+        """Types of a client's entries, for kernels of `size` entries, without unknown axes; zeros at first."""
         del size
         return OrderedDict()
 
@@ -71,7 +77,7 @@ class Penalty(abc.ABC):
 
         Args:
           state: of the client.
-          shared: float32 `[shared_vectors, size]`, what the server holds.
+          shared: float32 `[shared_vectors, size]`, of the server.
           incoming: float32 `[size]`, theta as the round begins.
         """
 
@@ -141,16 +147,13 @@ class EWC(Penalty):
         return lambda step: 0.5 * self.weight * (tf.reduce_sum(total * tf.square(step.kernels - centre)) + constant)
 
     def end_task(self, state: Tensors, kernels: tf.Tensor, fisher: Measure) -> Tensors:
-        """One more term: the centre moves by its share of U, and what is left over goes into the constant."""
+        """One more term: the centre moves by its share of U, and the constant takes the remainder."""
         importance = fisher(self.fisher_examples)
         total = state["ewc_fisher"] + importance
         share, offset = tf.math.divide_no_nan(importance, total), kernels - state["ewc_centre"]
-        left = tf.reduce_sum(state["ewc_fisher"] * share * tf.square(offset))
-        return {
-            "ewc_fisher": total,
-            "ewc_centre": state["ewc_centre"] + share * offset,
-            "ewc_constant": state["ewc_constant"] + left,
-        }
+        remainder = tf.reduce_sum(state["ewc_fisher"] * share * tf.square(offset))
+        centre, constant = state["ewc_centre"] + share * offset, state["ewc_constant"] + remainder
+        return {"ewc_fisher": total, "ewc_centre": centre, "ewc_constant": constant}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +187,7 @@ class FedCurv(Penalty):
         return OrderedDict(curv_fisher=vector, curv_pull=vector)
 
     def term(self, state: Tensors, shared: tf.Tensor, incoming: tf.Tensor) -> Term:
-        # Sums of differences are exact up to rounding: what that leaves where nobody else has a say must not push.
+        # Sums of differences are exact up to rounding, which must not push where no other client has a term.
         others = tf.maximum(shared[0] - state["curv_fisher"], 0.0)
         pull = tf.where(others > 0.0, shared[1] - state["curv_pull"], 0.0)
         return lambda step: self.weight * tf.reduce_sum(step.kernels * (others * step.kernels - 2.0 * pull))
@@ -213,10 +216,9 @@ class PenaltySet:
     Args:
       penalties: which.
       size: entries of the kernels.
-      offset: where their part of the server's vector begins; behind the kernels unless given.
 
     Attributes:
-      state_type: types of what a client keeps for them.
+      state_type: types of a client's entries for them.
       changes_in_round: names of the entries that a round changes.
       shared_size: entries that they add to the server's vector, after the kernels.
 
@@ -224,24 +226,23 @@ class PenaltySet:
       InputError: something else than penalties, or two that would keep entries of the same name.
     """
 
-    def __init__(self, penalties: Penalties, size: int, offset: Optional[int] = None):
-        self._size, self._penalties = size, _as_tuple(penalties)
-        self._offset = size if offset is None else offset
+    def __init__(self, penalties: Penalties, size: int):
+        several = penalties if isinstance(penalties, (list, tuple)) else [] if penalties is None else [penalties]
+        self._penalties: tuple[Penalty, ...] = tuple(several)
+        self._size = size
         self.state_type: OrderedDict = OrderedDict()
         for penalty in self._penalties:
-            kept = penalty.state_type(size)
-            if set(kept) & set(self.state_type):
+            if not isinstance(penalty, Penalty):
+                raise errors.InputError(f"penalty: expected a Penalty, found {type(penalty).__name__}")
+            own = penalty.state_type(size)
+            if set(own) & set(self.state_type):
                 raise errors.InputError(f"penalty: expected each kind once, found {type(penalty).__name__} again")
-            self.state_type.update(kept)
+            self.state_type.update(own)
         self.changes_in_round = tuple(name for p in self._penalties for name in p.changes_in_round)
         self.shared_size = size * sum(penalty.shared_vectors for penalty in self._penalties)
 
     def without_server(self, work: str) -> PenaltySet:
-        """The same, for a work whose server keeps nothing for penalties.
-
-        Raises:
-          InputError: a penalty that needs the server to keep something.
-        """
+        """The same, for a work whose server keeps nothing for penalties; InputError for a penalty that needs it to."""
         for penalty in self._penalties:
             if penalty.shared_vectors:
                 raise errors.InputError(
@@ -249,10 +250,6 @@ class PenaltySet:
                     "take it with PlainWork"
                 )
         return self
-
-    def initialize(self) -> Tensors:
-        """A client's first entries: zeros."""
-        return {name: tf.zeros(kind.shape, kind.dtype) for name, kind in self.state_type.items()}
 
     def kernels(self, shared: tf.Tensor) -> tf.Tensor:
         """The kernels in the server's vector, float32 `[size]`."""
@@ -265,14 +262,14 @@ class PenaltySet:
         return tf.concat([values, tf.zeros([self.shared_size]) if extra is None else extra], 0)
 
     def repeated(self, values: tf.Tensor) -> tf.Tensor:
-        """What holds for entries of the kernels, `[size]`, for all entries that stand for them."""
+        """Values of the kernels' entries, `[size]`, repeated for each shared vector: `[size + shared_size]`."""
         return tf.tile(values, [1 + self.shared_size // self._size]) if self.shared_size else values
 
     def term(self, state: Tensors, shared: tf.Tensor, incoming: tf.Tensor) -> Optional[Term]:
-        """The sum of all penalties as a function of a step; None without any. See `Penalty.term`."""
+        """The sum of all penalties as a function of a step, see `Penalty.term`; None without any."""
         if not self._penalties:
             return None
-        parts = tf.reshape(shared[self._offset : self._offset + self.shared_size], [-1, self._size])
+        parts = tf.reshape(shared[self._size : self._size + self.shared_size], [-1, self._size])
         terms, start = [], 0
         for penalty in self._penalties:
             stop = start + penalty.shared_vectors
@@ -302,11 +299,85 @@ class PenaltySet:
         return changed
 
 
-def _as_tuple(penalties: Any) -> tuple[Penalty, ...]:
-    if penalties is None:
-        return ()
-    found = (penalties,) if not isinstance(penalties, (list, tuple)) else tuple(penalties)
-    for each in found:
-        if not isinstance(each, Penalty):
-            raise errors.InputError(f"penalty: expected a Penalty, found {type(each).__name__}")
-    return found
+# -- Fisher information -------------------------------------------------------------------------------------------
+
+
+def diagonal_fisher(model: Model, data: Mapping[str, Tensors], key: tf.Tensor, most_examples: int) -> tf.Tensor:
+    """F of the kernels, in the memory of one gradient; nothing is dropped out.
+
+    With J patterns of connectivity every J-th example stands under the same one, so that F is that of the loss which
+    training sees.
+
+    Args:
+      model: kernels before connectivity: what is masked out has F = 0.
+      data: `context` and `train`.
+      key: int32 `[2]`, decides which examples are drawn.
+      most_examples: so many are drawn without replacement, or all where there are fewer.
+
+    Returns:
+      float32 `[kernels.size]`, zeros without any examples.
+    """
+    network, context, examples = model.network, data["context"], data["train"]
+    masks, drawn = masks_of(network), _drawn(examples, key, most_examples)
+
+    def under(pattern: tf.Tensor | int, rows: tf.Tensor) -> tf.Tensor:
+        mask = masks.connectivity(model.plan, pattern)
+        weights = connected(model.kernels, mask)
+        batch = {name: tf.gather(values, rows) for name, values in examples.items()}
+        squares = masks.squared_gradients(weights, model.local, context, batch)
+        if squares is None:
+
+            def losses(weights: tf.Tensor, batch: Tensors) -> tf.Tensor:
+                return network.losses(weights, model.local, model.attention, context, batch, None)
+
+            squares = _sum_of_squares(losses, weights, examples, rows)
+        return connected(squares, mask)  # d/d kernels = M d/d weights, and M^2 = M
+
+    if masks.num_patterns == 1:
+        total = under(0, drawn)
+    else:
+        total = tf.while_loop(
+            lambda pattern, _: pattern < masks.num_patterns,
+            lambda pattern, total: (pattern + 1, total + under(pattern, drawn[pattern :: masks.num_patterns])),
+            (tf.constant(0), tf.zeros_like(model.kernels)),
+            parallel_iterations=1,
+        )[1]
+    return total / tf.cast(tf.maximum(tf.size(drawn), 1), tf.float32)
+
+
+def mean_of_squares(
+    losses: Callable[[tf.Tensor, Tensors], tf.Tensor],
+    weights: tf.Tensor,
+    examples: Tensors,
+    key: tf.Tensor,
+    most_examples: int,
+) -> tf.Tensor:
+    """F of any weights, float32 `[size]`, given `losses`, from them and a batch to `[n]`; see `diagonal_fisher`."""
+    drawn = _drawn(examples, key, most_examples)
+    return _sum_of_squares(losses, weights, examples, drawn) / tf.cast(tf.maximum(tf.size(drawn), 1), tf.float32)
+
+
+def _drawn(examples: Tensors, key: tf.Tensor, most_examples: int) -> tf.Tensor:
+    return tf.random.experimental.stateless_shuffle(tf.range(num_examples(examples)), key)[:most_examples]
+
+
+def _sum_of_squares(
+    losses: Callable[[tf.Tensor, Tensors], tf.Tensor], weights: tf.Tensor, examples: Tensors, rows: tf.Tensor
+) -> tf.Tensor:
+    """sum_i (d loss_i / d weights)^2 over the examples in `rows`, int32 `[n]`: float32 of the weights' size.
+
+    One example after the other: where kernels are large, passing through them is the cost, and a batch of gradients
+    would not pass through fewer entries.
+    """
+
+    def one_example(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        example = {name: tf.gather(values, rows[index : index + 1]) for name, values in examples.items()}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            loss = losses(weights, example)
+        gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return index + 1, total + tf.square(gradient)
+
+    # One iteration at a time, or the gradients of several would be held at once.
+    start = (tf.constant(0), tf.zeros_like(weights))
+    return tf.while_loop(lambda index, _: index < tf.size(rows), one_example, start, parallel_iterations=1)[1]

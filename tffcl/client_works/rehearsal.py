@@ -17,39 +17,29 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import randomness, rehearsal_memory
+from tffcl.client_works import randomness
 from tffcl.client_works.evaluation import classified, num_examples
-from tffcl.client_works.fisher import Measure, mean_of_squares
-from tffcl.client_works.local_training import (
-    LocalWork,
-    Round,
-    Tensors,
-    Trained,
-    Value,
-    accept_round,
-    all_finite,
-    fresh_schedule,
-)
+from tffcl.client_works.local_training import LocalWork, Result, Round, StepLoss, Trained, Values, all_finite
 from tffcl.client_works.options import LocalTraining
-from tffcl.client_works.penalties import Penalties, PenaltySet
+from tffcl.client_works.penalties import Measure, Penalties, PenaltySet, mean_of_squares
 from tffcl.client_works.randomness import Step
-from tffcl.client_works.sharing import Sharing, task_rows
+from tffcl.client_works.sharing import Sharing, no_rows, remember, row_faults, rows_type, task_rows
+from tffcl.models.embedding_classifier import MLP
 from tffcl.models.encoders import FrozenEncoder, draw, mean_of
-from tffcl.models.mlp import MLP
-from tffcl.models.network import CLASSES, competing, label_mask_type, occurring
+from tffcl.models.network import CLASSES, Tensors, competing, label_mask_type, occurring
 from tffcl.templates.admission import Fault
 
 
 @dataclasses.dataclass(frozen=True)
 class RehearsalModel:
-    """What is trained, and on what.
+    """A frozen encoder, and the classifier that is trained on its embeddings.
 
     Attributes:
-      encoder: gives what the classifier is fed with, and never changes.
+      encoder: gives the inputs of the classifier, and never changes.
       classifier: of embeddings; its weights are all that clients and server train.
       initial: its first weights, float32 `[classifier.weights.size]`, those of pre-training for example; None to
         draw them.
-      memory_encoder: what the client's memories are made with, if not with `encoder`: an ablation ("noise").
+      memory_encoder: encodes the client's memories in the place of `encoder`: an ablation ("noise").
       label_mask: contexts say which labels may occur in a task, and only these compete, in training with those that
         are remembered (see `tffcl.models.network.competing`): for tasks that differ in their labels.
 
@@ -66,41 +56,37 @@ class RehearsalModel:
     def __post_init__(self) -> None:
         size = self.encoder.encoder.embedding_size
         if self.classifier.inputs != size:
-            raise errors.InputError(
-                f"classifier: takes {self.classifier.inputs} inputs, the encoder gives embeddings of {size}"
-            )
+            takes = f"takes {self.classifier.inputs} inputs"
+            raise errors.InputError(f"classifier: {takes}, the encoder gives embeddings of {size}")
         if self.initial is not None:
-            wanted, found = self.classifier.weights.size, np.asarray(self.initial)
-            if found.dtype != np.float32 or found.shape != (wanted,) or not np.isfinite(found).all():
-                raise errors.InputError(
-                    f"initial: expected float32[{wanted}], all finite, found {found.dtype}{list(found.shape)}"
-                )
+            size, initial = self.classifier.weights.size, np.asarray(self.initial)
+            if initial.dtype != np.float32 or initial.shape != (size,) or not np.isfinite(initial).all():
+                shape = f"{initial.dtype}{list(initial.shape)}"
+                raise errors.InputError(f"initial: expected float32[{size}], all finite, found {shape}")
         if self.memory_encoder is not None:
             own, other = self.encoder.encoder, self.memory_encoder.encoder
             if (own.stats_size, own.variational) != (other.stats_size, other.variational):
-                raise errors.InputError(
-                    f"memory_encoder: gives {other.stats_size} numbers an example, the encoder {own.stats_size}"
-                )
+                gives = f"gives {other.stats_size} numbers an example"
+                raise errors.InputError(f"memory_encoder: {gives}, the encoder {own.stats_size}")
 
 
 class RehearsalWork(LocalWork):
     """Trains a classifier on embeddings of the task mixed with samples of remembered ones (FIL-VER, section 3.2).
 
-    The encoder sees every example once, in `prepare`: what trains, evaluates and is remembered are statistics. All
-    labels are one head's: tasks are domains of the same labels, or with a label mask differ in their labels.
+    The encoder sees every example once, in `prepare`: training, evaluation and memory use its statistics. All labels
+    belong to one head: tasks are domains of the same labels, or with a label mask differ in their labels.
 
     Args:
       model: encoder and classifier.
       training: epochs, batches, learning rate. An epoch goes over the task's examples and all memories.
-      sharing: what is sent for rehearsal at the server.
+      sharing: of embeddings, for rehearsal at the server.
       client_memory: rows that a client remembers of its past tasks, fairly shared; 0 for none.
       task_memory: rows of one task that it remembers at most, even while there is room for more; None for no limit.
       penalty: `Proximal` or any `Penalty` on the classifier's weights, or several.
       seed: of the classifier's first weights, where they are drawn.
 
     Raises:
-      InputError: a negative memory, a sharing of another encoder, or a penalty whose server part this work has no place
-        for.
+      InputError: a negative memory, a sharing of another encoder, or a penalty that needs the server to keep something.
     """
 
     @errors.checked_arguments
@@ -135,7 +121,7 @@ class RehearsalWork(LocalWork):
             run_task=tff.TensorType(np.int32),
             schedule=tff.TensorType(np.float32, [4]),
             offered=tff.TensorType(np.int32),
-            **_to_state(rehearsal_memory.rows_type(width)),
+            **_to_state(rows_type(width)),
         )
         if self._needs_secret:
             self.state_type["secret"] = tff.TensorType(np.int32, [2])
@@ -160,20 +146,10 @@ class RehearsalWork(LocalWork):
         return self._classifier.initial(randomness.fold(randomness.root_key(self._seed), randomness.BASE))
 
     def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
-        return {
-            "key": key,
-            "task": tf.constant(-1),
-            "run_task": tf.constant(-1),
-            "schedule": fresh_schedule(self.training),
-            "offered": tf.constant(0),
-            **_to_state(rehearsal_memory.no_rows(self._encoder.stats_size)),
-            **({"secret": tf.zeros([2], tf.int32)} if self._needs_secret else {}),
-            **self.penalties.initialize(),
-        }
+        return {**self.initial_state(key), "run_task": tf.constant(-1)}
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
-        fresh = {"task": state["task"] + 1, "schedule": fresh_schedule(self.training)}
-        return dict(state, **fresh, offered=tf.constant(0))
+        return dict(state, **self.next_task(state), offered=tf.constant(0))
 
     def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         prepared = {"stats": self.model.encoder.encode(context, examples), "label": examples["label"]}
@@ -182,15 +158,12 @@ class RehearsalWork(LocalWork):
         return prepared
 
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
-        """The client keeps statistics of the task that has ended: a random sample, as far as its memory goes."""
-        train = data["train"]
-        rows = task_rows(
-            train.get("remembered", train["stats"]), train["label"], state["run_task"], self._task_key(state)
-        )
+        """The client remembers a random sample of the statistics of the task that has ended."""
+        train, vectors = data["train"], data["train"].get("remembered", data["train"]["stats"])
+        rows = task_rows(vectors, train["label"], state["run_task"], self._task_key(state))
         if self._task_capacity is not None:
-            nothing = rehearsal_memory.no_rows(self._encoder.stats_size)
-            rows = rehearsal_memory.remember(nothing, rows, self._task_capacity)
-        kept = rehearsal_memory.remember(_of_state(state), rows, self._capacity)
+            rows = remember(no_rows(self._encoder.stats_size), rows, self._task_capacity)
+        kept = remember(_of_state(state), rows, self._capacity)
         changed = self.penalties.end_task(state, shared, self._importance(shared, state, data))
         return dict(state, **_to_state(kept), **changed), OrderedDict(knowledge=tf.zeros([0]))
 
@@ -212,21 +185,18 @@ class RehearsalWork(LocalWork):
             mask = {CLASSES: data["context"][CLASSES] | occurring(memory["label"], self._classifier.classes)}
         return Round(state, shared, data, number, {"weights": shared}, count, ({"stats": stats, "label": labels}, mask))
 
-    def step_loss(
-        self, values: Mapping[str, Value], rows: tf.Tensor, step: Step, here: Round
-    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
+    def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
         examples, mask = here.extra
         batch = {name: tf.gather(entries, rows) for name, entries in examples.items()}
         z = draw(batch["stats"], step.key, self._encoder.embedding_size, self._encoder.variational)
         logits = competing(self._classifier.logits(values["weights"], z), mask)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
-        loss = tf.reduce_mean(losses)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits))
         return loss, loss, batch
 
-    def logits(self, values: Mapping[str, Value], batch: Tensors, here: Round) -> tf.Tensor:
-        return self._classifier.logits(values["weights"], mean_of(self._encoder, batch["stats"]))
+    def logits(self, values: Values, batch: Tensors, here: Round) -> tf.Tensor:
+        return self._mean_logits(values["weights"], batch)
 
-    def held_out_loss(self, values: Mapping[str, Value], here: Round) -> tf.Tensor:
+    def held_out_loss(self, values: Values, here: Round) -> tf.Tensor:
         sums = self._sums(values["weights"], here.data["context"], here.data["validation"])
         return sums["loss"] / sums["count"]
 
@@ -234,37 +204,30 @@ class RehearsalWork(LocalWork):
         """Fisher information of the classifier's weights on a task's embeddings."""
 
         def losses(weights: tf.Tensor, batch: Tensors) -> tf.Tensor:
-            logits = self._classifier.logits(weights, mean_of(self._encoder, batch["stats"]))
-            logits = competing(logits, data["context"])
+            logits = competing(self._mean_logits(weights, batch), data["context"])
             return tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
 
         key = randomness.fold(self._task_key(state), randomness.EXAMPLES)
         return lambda most: mean_of_squares(losses, weights, data["train"], key, most)
 
-    def end_round(
-        self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+    def end_round(self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict) -> Result:
         state, train, weights = here.state, here.data["train"], changed.pop("weights")
         entries, _ = self.penalties.end_round(state, weights, self._importance(weights, state, here.data))
         finite = all_finite([weights, *entries.values()])
         metrics["examples"] = num_examples(train)
         metrics["remembered"] = tf.size(_of_state(state)["label"])
-        kept, update, weight, reported = accept_round(
+        kept, update, weight, reported = self.accept_round(
             {**changed, **entries}, here, weights, tf.ones_like(weights, tf.bool), here.shared, finite, metrics
         )
         if self.sharing.kind == "none":
             return dict(kept, offered=state["offered"]), update, weight, reported
         key, noise_key = self._task_key(state), self._noise_key(state)
         rows = self.sharing.sent(train["stats"], train["label"], state["run_task"], state["offered"], key, noise_key)
-        count = tf.where(weight > 0.0, tf.size(rows["label"]), 0)  # who is left out sends nothing at all
+        count = tf.where(weight > 0.0, tf.size(rows["label"]), 0)  # a client that is left out sends nothing at all
         rows = OrderedDict((name, values[:count]) for name, values in rows.items())
         reported["extra_bytes"] = count * self.sharing.row_bytes
-        return (
-            dict(kept, offered=state["offered"] + count),
-            OrderedDict(weights=update, rehearsal=rows),
-            weight,
-            reported,
-        )
+        kept, sent = dict(kept, offered=state["offered"] + count), OrderedDict(weights=update, rehearsal=rows)
+        return kept, sent, weight, reported
 
     def limits(self, state: Tensors, data: Mapping[str, Any]) -> Tensors:
         most = tf.minimum(self.sharing.send_per_round, num_examples(data["train"]))
@@ -273,7 +236,7 @@ class RehearsalWork(LocalWork):
     def faults(self, update: Tensors, limits: Tensors) -> Sequence[Fault]:
         if self.sharing.kind == "none":
             return ()
-        return rehearsal_memory.faults(update["rehearsal"], limits["rows"], limits["task"], self._classifier.classes)
+        return row_faults(update["rehearsal"], limits["rows"], limits["task"], self._classifier.classes)
 
     def _task_key(self, state: Tensors) -> tf.Tensor:
         return randomness.fold(state["key"], state["task"])
@@ -283,7 +246,7 @@ class RehearsalWork(LocalWork):
         return self.sharing.privacy is not None and self.sharing.privacy.seed is None
 
     def _noise_key(self, state: Tensors) -> tf.Tensor | None:
-        """What the noise of a task hangs from; without a secret nothing leaves the client."""
+        """The key of a task's noise; without a secret nothing leaves the client."""
         if self.sharing.privacy is None:
             return None
         if self.sharing.privacy.seed is not None:
@@ -304,13 +267,14 @@ class RehearsalWork(LocalWork):
         return self._sums(shared, context, examples)
 
     def _sums(self, weights: tf.Tensor, context: Tensors, examples: Tensors) -> OrderedDict:
-        def logits(batch: Tensors) -> tf.Tensor:
-            return competing(self._classifier.logits(weights, mean_of(self._encoder, batch["stats"])), context)
+        examples = {name: examples[name] for name in ("stats", "label")}
+        return classified(lambda batch: competing(self._mean_logits(weights, batch), context), examples)
 
-        return classified(logits, {name: examples[name] for name in ("stats", "label")})
+    def _mean_logits(self, weights: tf.Tensor, batch: Tensors) -> tf.Tensor:
+        return self._classifier.logits(weights, mean_of(self._encoder, batch["stats"]))
 
 
-_MEMORY = "memory_"  # what the names of a memory's tensors begin with among the entries of a client's state
+_MEMORY = "memory_"  # prefix of a memory's tensors among the entries of a client's state
 
 
 def _to_state(rows: Mapping[str, Any]) -> OrderedDict:

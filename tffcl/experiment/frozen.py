@@ -20,7 +20,7 @@ from tffcl.client_works import LocalTraining, RehearsalModel, randomness
 from tffcl.experiment.sources import checksum
 from tffcl.models.encoders import mean_of
 from tffcl.models.network import competing, with_label_mask
-from tffcl.models.options import EncoderConfig
+from tffcl.models.registry import EncoderConfig
 
 logger = logging.getLogger(__name__)
 

@@ -162,7 +162,7 @@ def enrollment_of(experiment: Experiment) -> streams.Enrollment:
         return getattr(streams.Enrollment, given)(clients, tasks)
     path = pathlib.Path(given)
     try:
-        lines = raw_files.split_lines(raw_files.read_text(path, max_bytes=_MOST_TABLE_BYTES))
+        lines = raw_files.read_lines(path, max_bytes=_MOST_TABLE_BYTES)
     except DatasetError as error:
         raise OptionError(
             "enrollment", f"{given} is neither one of {', '.join(ENROLLMENTS)} nor a table in a file ({error})"

@@ -119,13 +119,13 @@ def word_vectors(experiment: Experiment, texts: datasets.TextDataset) -> dataset
 
 
 def _usual_vectors(data_dir: Optional[str]) -> str:
-    from tffcl.datasets import folders, glove_package
+    from tffcl.datasets import download, word_vectors
 
-    folder = data_dir or os.environ.get(folders.ENVIRONMENT_VARIABLE)
+    folder = data_dir or os.environ.get(download.ENVIRONMENT_VARIABLE)
     files = sorted(pathlib.Path(os.path.expanduser(folder)).glob("glove/*.bin")) if folder else []
     if files:
         return str(files[0])
-    return "glove-50" if glove_package.available() else "own"
+    return "glove-50" if word_vectors.glove_available() else "own"
 
 
 def domains_of(experiment: Experiment, images: Any) -> datasets.Domains:

@@ -19,11 +19,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import randomness, rehearsal_memory
+from tffcl.client_works import randomness
+from tffcl.client_works import sharing as rehearsal_rows
 from tffcl.client_works.optimizers import as_local_optimizer, empty_variable
 from tffcl.client_works.sharing import Sharing
+from tffcl.models.embedding_classifier import MLP
 from tffcl.models.encoders import draw
-from tffcl.models.mlp import MLP
 from tffcl.models.network import CLASSES, competing, occurring
 from tffcl.templates import FinalizerProcess
 from tffcl.templates.tff_types import at_server, ordered
@@ -135,8 +136,8 @@ def build_server_side_training(
 ) -> FinalizerProcess:
     """What `inner` makes of the clients' updates (eq. 1), then S_max steps on the rehearsal memory.
 
-    It takes aggregates `<weights=..., rehearsal=...>`: `inner`'s aggregate, and rows of
-    `rehearsal_memory.rows_type(sharing.width)` from all clients, which enter the memory first. Its state is that of
+    It takes aggregates `<weights=..., rehearsal=...>`: `inner`'s aggregate, and rows from all clients, of
+    `tffcl.client_works.sharing.rows_type(sharing.width)`, which enter the memory first. Its state is that of
     `inner`, the memory, and a count of rounds, on which with `seed` all that it draws depends. An empty memory, or
     weights that would no longer be finite, leave what `inner` made. Measurements: `update`, those of `inner`; and
     `rehearsal`: `loss` (mean cross-entropy over the steps in nats; 0 without rows), `rows` in the memory, and
@@ -163,17 +164,17 @@ def build_server_side_training(
         raise errors.ContractError(
             f"server-side training: inner finalizer is of {shared_type}, the classifier of {wanted}"
         )
-    types = rehearsal_memory.rows_type(sharing.width)
+    types = rehearsal_rows.rows_type(sharing.width)
     rows_type = tff.to_type(types)
     count_type = tff.TensorType(np.int32)
 
     @tff.tensorflow.computation
     def no_rows() -> OrderedDict:
-        return ordered("memory", rehearsal_memory.no_rows(sharing.width), types)
+        return ordered("memory", rehearsal_rows.no_rows(sharing.width), types)
 
     @tff.tensorflow.computation(rows_type, rows_type)
     def remember(memory: OrderedDict, arrived: OrderedDict) -> OrderedDict:
-        return ordered("memory", rehearsal_memory.remember(memory, arrived, options.memory), types)
+        return ordered("memory", rehearsal_rows.remember(memory, arrived, options.memory), types)
 
     @tff.tensorflow.computation(wanted, rows_type, count_type)
     def rehearse(shared: tf.Tensor, memory: OrderedDict, round_num: tf.Tensor) -> tuple:

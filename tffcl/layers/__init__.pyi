@@ -1,10 +1,10 @@
-from .alignment import ForeignAlignment as ForeignAlignment
 from .autoregressive import AutoregressiveMask as AutoregressiveMask
-from .decomposed import DecomposedConv1D as DecomposedConv1D
-from .decomposed import DecomposedConv2D as DecomposedConv2D
-from .decomposed import DecomposedDense as DecomposedDense
+from .keras_layers import DecomposedConv1D as DecomposedConv1D
+from .keras_layers import DecomposedConv2D as DecomposedConv2D
+from .keras_layers import DecomposedDense as DecomposedDense
+from .keras_layers import DecomposedMaskedDense as DecomposedMaskedDense
+from .keras_layers import ForeignAlignment as ForeignAlignment
+from .keras_layers import MaskedDense as MaskedDense
 from .kernels import KernelLayout as KernelLayout
 from .kernels import VectorLayout as VectorLayout
-from .masked import DecomposedMaskedDense as DecomposedMaskedDense
-from .masked import MaskedDense as MaskedDense
 from .variational import GaussianHead as GaussianHead

@@ -1,4 +1,4 @@
-from .decomposition import decompose as decompose
+from .embedding_classifier import MLP as MLP
 from .embedding_classifier import EmbeddingClassifier as EmbeddingClassifier
 from .encoders import Encoder as Encoder
 from .encoders import FrozenEncoder as FrozenEncoder
@@ -7,13 +7,13 @@ from .encoders import ImageEncoder as ImageEncoder
 from .encoders import TextEncoder as TextEncoder
 from .encoders import VectorEncoder as VectorEncoder
 from .keras_network import KerasNetwork as KerasNetwork
+from .keras_network import decompose as decompose
 from .made import ABSENT as ABSENT
 from .made import MADENetwork as MADENetwork
 from .made_distribution import MADE as MADE
-from .mlp import MLP as MLP
 from .network import Classifier as Classifier
 from .network import Network as Network
-from .options import MADEConfig as MADEConfig
-from .options import TextCNNConfig as TextCNNConfig
+from .registry import MADEConfig as MADEConfig
+from .registry import TextCNNConfig as TextCNNConfig
 from .text_cnn import AlignedTextCNN as AlignedTextCNN
 from .text_cnn import TextCNN as TextCNN

@@ -11,7 +11,6 @@ those of the arrays in the files, is passed over for the one before it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import logging
@@ -40,30 +39,8 @@ _SECRET = "secret/"  # what the names of secrets begin with
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """A file with some entries of a client's state, as they were at its step."""
-
-    name: str
-    checksum: str
-    entries: frozenset[str]
-
-
-@dataclasses.dataclass
-class _Saved:
-    """Where a client's state lies: in a later part what stands in an earlier one, too, is newer."""
-
-    parts: list[_Part] = dataclasses.field(default_factory=list)
-    versions: dict[str, int] = dataclasses.field(default_factory=dict)
-
-    def add(self, part: _Part) -> None:
-        """One more part; those of which nothing counts any longer go."""
-        self.parts.append(part)
-        newer: set[str] = set()
-        for one in reversed(list(self.parts)):
-            if one.entries <= newer:
-                self.parts.remove(one)
-            newer |= one.entries
+# By entry of a client's state the file in which it was last written, its checksum, and the entry's version there.
+_Files = dict[str, tuple[str, str, int]]
 
 
 class Checkpoints:
@@ -71,7 +48,7 @@ class Checkpoints:
 
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
-        self._clients: dict[int, _Saved] = {}
+        self._clients: dict[int, _Files] = {}
         self._knowledge: list[tuple[int, str, str]] = []  # entries up to a file's end, its name and checksum
 
     def save(self, state: RunState, history: History) -> None:
@@ -100,8 +77,9 @@ class Checkpoints:
             "selections": state.selections,
             "history": [history.size, history.checksum],
             "server": server,
+            # In the order of their steps: an entry that stands in several files is newest in the last.
             "clients": [
-                [(part.name, part.checksum) for part in self._clients[client].parts]
+                sorted({(name, checksum) for name, checksum, _ in self._clients[client].values()})
                 for client in range(len(state.store))
             ],
             "knowledge": self._knowledge,
@@ -144,7 +122,7 @@ class Checkpoints:
             for name, checksum in _files(manifest):
                 if archive.checksum(self._folder / name) != checksum:
                     raise RunError(f"{self._folder / name} is damaged: it is not what its checkpoint tells of")
-            saved: dict[int, _Saved] = {}
+            saved: dict[int, _Files] = {}
             server = archive.read(self._folder / manifest["server"][0])
             state = RunState(
                 _server_state(server, template),
@@ -155,8 +133,6 @@ class Checkpoints:
             )
             if len(state.selections) not in (state.task, state.task + 1):
                 raise ValueError(f"{len(state.selections)} selections in task {state.task}")
-            for client, one in saved.items():
-                one.versions = state.store.versions(client)
             history.read(*manifest["history"])
             self._clients = saved
             self._knowledge = [tuple(one) for one in manifest["knowledge"]]
@@ -165,16 +141,16 @@ class Checkpoints:
             raise RunError(f"{path} is no checkpoint of this run ({error!r})") from error
 
     def _client_states(
-        self, clients: list[list[tuple[str, str]]], template: RunState, saved: dict[int, _Saved]
+        self, clients: list[list[tuple[str, str]]], template: RunState, saved: dict[int, _Files]
     ) -> Iterator[OrderedDict]:
         """The states of all clients, read one by one; `saved` gets the files that each was read from."""
         if len(clients) != len(template.store):
             raise ValueError(f"{len(clients)} clients, expected {len(template.store)}")
         for client, files in enumerate(clients):
-            arrays, saved[client] = {}, _Saved()
+            arrays, saved[client] = {}, {}
             for name, checksum in files:
                 part = archive.read(self._folder / name)
-                saved[client].add(_Part(name, checksum, frozenset(part)))
+                saved[client].update(dict.fromkeys(part, (name, checksum, 0)))
                 arrays.update(part)
             yield OrderedDict((entry, arrays[entry]) for entry in template.store.versions(client))
 
@@ -188,14 +164,12 @@ class Checkpoints:
     def _save_clients(self, written: list[pathlib.Path], step: int, store: ClientStore) -> None:
         """A file for each client that has entries which changed since they were last written, with these."""
         for client in range(len(store)):
-            saved = self._clients.setdefault(client, _Saved())
-            versions = store.versions(client)
-            changed = [entry for entry, version in versions.items() if saved.versions.get(entry) != version]
+            saved, versions = self._clients.setdefault(client, {}), store.versions(client)
+            changed = [entry for entry, now in versions.items() if entry not in saved or saved[entry][2] != now]
             if changed:
                 name = f"client-{client:04d}-{step:08d}.npz"
-                name, checksum = self._write(written, name, store.entries(client, changed))
-                saved.add(_Part(name, checksum, frozenset(changed)))
-                saved.versions = versions
+                file = self._write(written, name, store.entries(client, changed))
+                saved.update({entry: (*file, versions[entry]) for entry in changed})
 
     def _save_knowledge(self, written: list[pathlib.Path], base: KnowledgeBase) -> None:
         """A file of the entries that are in none yet; one even if there are none."""

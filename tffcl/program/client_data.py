@@ -35,7 +35,7 @@ class ClientTask:
       test_context: as `context`, for the test examples.
       test: `[M, ...]`; M may be 0: "no data", which is not an accuracy of 0.
       num_classes: labels lie in [0, num_classes); None where there are no labels.
-      labels: what the data set's labels are of the task's: label k is `labels[k]`; empty where they are the data set's.
+      labels: label k is the data set's label `labels[k]`; empty where labels are the data set's.
     """
 
     context: Tensors
@@ -55,12 +55,9 @@ class ClientTask:
 
 @dataclasses.dataclass(frozen=True)
 class StoredTask:
-    """One task of one client whose examples are in files at the client: what the program knows of it.
+    """What the program knows of a task whose examples are in files at the client, below `directory` there.
 
-    Attributes:
-      directory: that holds the data of all clients, on the machines where their work is done.
-      counts: number of "train", "validation" and "test" examples.
-      num_classes: as in `ClientTask`.
+    `counts` are the numbers of "train", "validation" and "test" examples; `num_classes` is as in `ClientTask`.
     """
 
     directory: str
@@ -85,7 +82,7 @@ class AnyClientData(Protocol):
     def task(self, client: int, task: int) -> AnyTask:
         """Task number `task` (0 .. T-1) of client number `client` (0 .. C-1); the same at every call.
 
-        Every client has training examples in every task, except where it is not enrolled: there it has no examples.
+        A client has training examples in every task in which it is enrolled, and no examples at all in others.
         """
 
 
@@ -145,8 +142,8 @@ class _StreamData(abc.ABC):
 class _LabelledData(_StreamData):
     """Examples with labels: numbered within the task, or with one head those of the data set.
 
-    With one head the contexts have `classes`, bool [L]: the labels that training and test examples may have, which
-    alone compete (`tffcl.models.network.competing`).
+    With one head the contexts have `classes`: the labels that training and test examples may have, which alone
+    compete (`tffcl.models.network.competing`).
     """
 
     num_labels: Optional[int]
@@ -183,10 +180,8 @@ class ArrayData(_LabelledData):
 
     Attributes:
       stream: which rows belong to which client and task.
-      train_x: numbers [N, ...].
-      train_labels: whole numbers [N].
-      test_x: [M, ...].
-      test_labels: [M].
+      train_x / test_x: numbers [N, ...] and [M, ...].
+      train_labels / test_labels: whole numbers [N] and [M].
       num_labels: L, labels of the data set; by default as many as occur.
       entry: what the network calls the examples.
       one_head: labels are the data set's.
@@ -232,11 +227,10 @@ class TextClientData(_LabelledData):
 
     The tensors of a task are
       context: vectors float32 [Vc, D]; row 0 (padding) and row 1 (the unknown word) are zero. tokens int32 [W], rows
-        of `vectors`: the words of all documents of the sets, one document after the other. With `one_head` also
-        `classes`, as for `ArrayData`.
-      examples: start and length int32 [N]; document n is `tokens[start[n] : start[n] + length[n]]`. label int32 [N],
-        the place of the document's label in `Task.labels`, or with `one_head` the label of the data set.
-    Train and validation share a context.
+        of `vectors`: the words of all documents of the sets (train and validation share a context), one document after
+        the other. With `one_head` also `classes`, as for `ArrayData`.
+      examples: start and length int32 [N]; document n is `tokens[start[n] : start[n] + length[n]]`. label as for
+        `ArrayData`.
 
     Attributes:
       dataset: the documents as rows of token ids.
@@ -279,15 +273,13 @@ class TextClientData(_LabelledData):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DensityClientData(_StreamData):
-    """Binary vectors divided by a stream.
+    """Binary vectors divided by a stream, without labels.
 
     The tensors of a task are
       context: observed float32 [D], 1 for a dimension that is modelled, 0 for padding: the columns beyond the
         widest of the task's labels. Training and test context are the same.
       examples: x uint8 [N, D] of 0 and 1, and of `tffcl.models.ABSENT` beyond the width of a row in a task whose
-        labels differ in width, as pooled or cumulative ones may; D is the width of the whole data set, the same for
-        every task.
-    There are no labels and no classes.
+        labels differ in width, as pooled or cumulative ones may; D is the width of the whole data set.
 
     Attributes:
       dataset: the vectors; that they are binary is checked when they are made.
@@ -372,12 +364,11 @@ class _DomainData(_StreamData):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DomainClientData(_DomainData):
-    """Domains divided by a stream; task t is domain t.
+    """Images of domains divided by a stream; task t is domain t.
 
     The tensors of a task are
       context: none.
       examples: x uint8 [N, h, w], 0 .. max_value, as the domain shows the image; label int32 [N].
-    A client that is not enrolled in a task has no examples there.
 
     Attributes:
       domains: the images.
@@ -394,8 +385,7 @@ class DomainClientData(_DomainData):
 class OfflineDomainData(DomainClientData):
     """All examples of all clients and tasks of a `DomainClientData` as one task of one client: no learner has more.
 
-    Examples of different domains stand one after the other. For a score per domain, evaluate the one model on
-    `test_of(task)`.
+    Examples of different domains stand one after the other; `test_of(task)` has those for a score per domain.
     """
 
     @property
@@ -435,12 +425,9 @@ class ReplayedDomainData(_DomainData):
     """`DomainClientData` of which every task also holds raw training images that the client keeps of its past ones.
 
     Attributes:
-      domains: the images.
-      stream: which rows belong to which client and task.
       memory: most images that a client keeps of its past tasks.
       seed: of the choice of these.
       task_memory: most of one task, even while there is room for more; None for no such limit.
-      encoder_input / scaled: as for `DomainClientData`.
     """
 
     memory: int

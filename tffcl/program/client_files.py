@@ -78,11 +78,7 @@ class ClientFiles:
         return ClientStore(OrderedDict((name, handle[name]) for name in names) for handle in whole)
 
     def create(self, process: ContinualProcess, server: Any, store: ClientStore, seed: int) -> None:
-        """Writes the first state of every client of `store`, with a secret where states have one: nobody keeps it here.
-
-        Raises:
-          RunError: the directory cannot be written to.
-        """
+        """Writes the first state of every client of `store`, with a secret for states that have one."""
         initialize_clients = self.process(process).initialize_clients
         names = entries(initialize_clients.type_signature.parameter[1])
         arriving = []
@@ -96,11 +92,7 @@ class ClientFiles:
             raise errors.RunError(f"cannot write client states to {self.directory}: {error.words}") from error
 
     def move(self, store: ClientStore) -> None:
-        """Lets the handles of a checkpoint point below this directory, whatever it was called before.
-
-        Raises:
-          RunError: a handle names no folder of a run.
-        """
+        """Lets the handles of a checkpoint point below this directory; RunError for one without a run's folder."""
         for client in range(len(store)):
             run = posixpath.basename(str(store[client]["directory"]))
             if not _RUN.fullmatch(run):
@@ -108,20 +100,12 @@ class ClientFiles:
             store.merge([client], [{"directory": np.array(posixpath.join(self.directory, run))}])
 
     def read(self, store: ClientStore) -> ClientStore:
-        """The states themselves in the place of handles, for a program that sees the clients' files.
-
-        Raises:
-          RunError: a state cannot be read; the message names the client and the path.
-        """
+        """The states themselves in the place of handles, for a program that sees the files; see `read_state`."""
         self.move(store)
         return ClientStore(read_state(store[client]) for client in range(len(store)))
 
     def check(self, process: ContinualProcess, store: ClientStore) -> None:
-        """Reads the states of all clients, where they are, and forgets them.
-
-        Raises:
-          RunError: one cannot be read; the message names the client and the path.
-        """
+        """Reads the states of all clients where they are, and forgets them; RunError names client and path."""
         some = [store[client] for client in range(len(store))]
         for client, handle in enumerate(some):
             folders.check_regular(str(handle["directory"]), client)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional, Union
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 from scipy import special
@@ -34,68 +34,45 @@ _SHARE = MESSAGE_BYTES // 16  # of an element whose data its client keeps: so ma
 Rows = list[list[Optional[float]]]  # for each client its scores on tasks 0, 1, ...
 
 
-class PreparedTask:
-    """A client's task after `prepare`: examples with all that is frozen for the whole task.
-
-    The arrays stand on a shelf, which keeps only so many of them in memory. `num_test` is the number of test examples.
-    """
-
-    def __init__(self, shelf: Shelf, contexts: Mapping[str, Tensors], prepared: Mapping[str, Tensors]):
-        """Both by split."""
-        self._shelf, self._key = shelf, object()
-        self.num_test = num_examples(prepared["test"])
-        training = {split: prepared[split] for split in ("train", "validation")}
-        shelf[self._key, "train"] = flat({"context": contexts["train"], **training})
-        shelf[self._key, "test"] = flat({"context": contexts["test"], "examples": prepared["test"]})
-
-    def training_data(self) -> OrderedDict:
-        """What `next` and `end_task` take."""
-        return grouped(self._shelf[self._key, "train"], ("context", "train", "validation"))
-
-    def training_bytes(self) -> int:
-        """Bytes of the training data."""
-        return self._shelf.num_bytes((self._key, "train"))
-
-    def test_data(self) -> OrderedDict:
-        """What `evaluate` takes."""
-        return grouped(self._shelf[self._key, "test"], ("context", "examples"))
-
-    def test_bytes(self) -> int:
-        """Bytes of the test data."""
-        return self._shelf.num_bytes((self._key, "test"))
-
-    def forget_training_data(self) -> None:
-        """Frees the training data of a task that has ended, which may be large."""
-        del self._shelf[self._key, "train"]
-
-
 @dataclasses.dataclass(frozen=True)
-class KeptTask:
-    """As `PreparedTask`, of a client that keeps it in files: the run's number of the task is enough.
+class Prepared:
+    """A client's task after `prepare`, with all that is frozen for the whole task.
 
-    Its bytes are a share of a call; what the client's worker holds meanwhile is not known here.
+    `training_data` gives what `next` and `end_task` take, `test_data` what `evaluate` takes.
     """
 
-    task: int
     num_test: int
-
-    def training_data(self) -> OrderedDict:
-        """What `next` and `end_task` take."""
-        return OrderedDict(task=np.int32(self.task))
-
-    test_data = training_data
-
-    def training_bytes(self) -> int:
-        """A share of a call."""
-        return _SHARE
-
-    test_bytes = training_bytes
-
-    def forget_training_data(self) -> None:
-        """Nothing: it is not here."""
+    training_bytes: int
+    test_bytes: int
+    training_data: Callable[[], OrderedDict]
+    test_data: Callable[[], OrderedDict]
+    forget_training_data: Callable[[], None]
 
 
-AnyPrepared = Union[PreparedTask, KeptTask]
+def _on_shelf(shelf: Shelf, contexts: Mapping[str, Tensors], prepared: Mapping[str, Tensors]) -> Prepared:
+    """Contexts and prepared examples by split, of which a shelf keeps only so many in memory."""
+    training, test = object(), object()
+    train = {"context": contexts["train"], "train": prepared["train"], "validation": prepared["validation"]}
+    shelf[training] = flat(train)
+    shelf[test] = flat({"context": contexts["test"], "examples": prepared["test"]})
+    return Prepared(
+        num_examples(prepared["test"]),
+        shelf.num_bytes(training),
+        shelf.num_bytes(test),
+        lambda: grouped(shelf[training], ("context", "train", "validation")),
+        lambda: grouped(shelf[test], ("context", "examples")),
+        lambda: shelf.__delitem__(training),
+    )
+
+
+def _at_client(task: int, num_test: int) -> Prepared:
+    """What a client keeps in files: the run's number of the task is enough."""
+
+    def data() -> OrderedDict:
+        return OrderedDict(task=np.int32(task))
+
+    # What the client's worker holds meanwhile is not known here.
+    return Prepared(num_test, _SHARE, _SHARE, data, data, lambda: None)
 
 
 def prepare_task(
@@ -106,23 +83,11 @@ def prepare_task(
     number: int,
     shelf: Shelf,
     limit: int = MESSAGE_BYTES,
-) -> dict[int, AnyPrepared]:
-    """Prepares the train, validation and test examples of one task of some clients.
+) -> dict[int, Prepared]:
+    """Prepares the train, validation and test examples of a task of some clients; `number` is the run's number of it.
 
-    Each (client, split) is an element of one cohort, with that client's state and the entries chosen for it;
-    a cohort whose message would be larger than `limit` bytes goes in several calls.
-
-    Args:
-      process: the process.
-      state: of the run, with the selections of the task.
-      transfer: of the run.
-      tasks: the raw task of each client.
-      number: the run's number of the task.
-      shelf: where what is prepared is kept.
-      limit: bytes of raw and prepared examples in a call.
-
-    Returns:
-      The prepared task of each client.
+    Each (client, split) is an element of one cohort, with that client's state and the entries chosen for it; a cohort
+    whose raw and prepared examples have more than `limit` bytes goes in several calls.
     """
     _, state_kind, _, raw_kind = process.prepare.type_signature.parameter
     selections = state.selections[number]
@@ -143,15 +108,15 @@ def prepare_task(
         clients = [client for client, _ in pairs[part]]
         incoming = transfer.transfer_in(state.base, [selections[client] for client in clients], len(state.store))
         prepared += process.prepare(state.server, state.store.project(clients, state_kind), incoming, raws[part])
-    made: dict[int, AnyPrepared] = {}
+    made: dict[int, Prepared] = {}
     for start, client in zip(range(0, len(pairs), len(SPLITS)), tasks):
         part = slice(start, start + len(SPLITS))
         of_split = dict(zip(SPLITS, prepared[part]))
         if kept:
-            made[client] = KeptTask(number, int(of_split["test"]["count"]))
+            made[client] = _at_client(number, int(of_split["test"]["count"]))
         else:
             contexts = {split: raw["context"] for split, raw in zip(SPLITS, raws[part])}
-            made[client] = PreparedTask(shelf, contexts, of_split)
+            made[client] = _on_shelf(shelf, contexts, of_split)
     return made
 
 
@@ -159,13 +124,6 @@ def train_round(
     process: ContinualProcess, server_state: Any, store: ClientStore, clients: Sequence[int], data: Sequence[Any]
 ) -> tuple[Any, dict[int, Mapping[str, Any]], Mapping[str, Any]]:
     """A round of some clients, whose states it changes, except for those whose message the server refused.
-
-    Args:
-      process: the process.
-      server_state: its state.
-      store: the states of all clients.
-      clients: that take part.
-      data: of each of them, what `next` takes.
 
     Returns:
       The server's new state; what `next` reports for each client, but for those whose worker got lost; and what the
@@ -228,49 +186,37 @@ def scores_are(process: ContinualProcess) -> str:
 
 
 def evaluate_tasks(
-    process: ContinualProcess,
-    server_state: Any,
-    store: ClientStore,
-    prepared: Sequence[Mapping[int, AnyPrepared]],
-    limit: int = MESSAGE_BYTES,
+    process: ContinualProcess, state: RunState, prepared: Sequence[Mapping[int, Prepared]], limit: int = MESSAGE_BYTES
 ) -> dict[str, Rows]:
     """Scores of every client on every task so far, in cohorts of (client, parameters of one task) pairs.
 
-    Args:
-      process: the process.
-      server_state: its state.
-      store: the states of all C clients.
-      prepared: `prepared[task][client]` for the tasks so far, of the clients enrolled in them. A client that has left
-        is scored on its tasks all the same: this is measurement.
-      limit: bytes of states and examples in a call; a larger cohort goes in several calls.
+    `prepared[task][client]` are of the clients enrolled in a task. One that has left is scored on its tasks all the
+    same: this is measurement. A cohort of more than `limit` bytes of states and examples goes in several calls.
 
     Returns:
-      By name, `rows[client][task]`: accuracy, or the first score otherwise, as a mean over the task's test examples,
-      with the two others for a density; None for a task without test examples.
+      By name, `rows[client][task]`: accuracy or NLL as a mean over the task's test examples, with the two other scores
+      of a density; None for a task without test examples.
     """
     # A client's own numbers of its tasks are 0, 1, ...: own[client][number] is (the run's number, the task).
     own = [
         [(task, tasks[client]) for task, tasks in enumerate(prepared) if client in tasks]
-        for client in range(len(store))
+        for client in range(len(state.store))
     ]
     if "losses" in tff_types.entries(process.evaluate.type_signature.result):
-        return _density_scores(process, server_state, store, own, len(prepared), limit)
-    scores = _no_scores(len(store), len(prepared))
+        return _density_scores(process, state, own, len(prepared), limit)
+    scores = _no_scores(len(own), len(prepared))
     pairs = [
         (client, number) for client, tasks in enumerate(own) for number, (_, task) in enumerate(tasks) if task.num_test
     ]
     data = [[own[client][number][1]] for client, number in pairs]
-    for (client, number), sums in zip(pairs, _evaluate(process, server_state, store, pairs, data, limit)):
+    for (client, number), sums in zip(pairs, _evaluate(process, state, pairs, data, limit)):
         place, task = own[client][number]
         scores[client][place] = _mean_score(sums, task.num_test)
     return {scores_are(process): scores}
 
 
 def unchanged_scores(events: Sequence[Event], name: str, num_clients: int) -> dict[str, Rows]:
-    """The scores in a task in which nobody is enrolled: those at the end of the task before, and none for its own.
-
-    The names of all scores start with `name`, "accuracy" or "nll".
-    """
+    """Scores, of names that start with `name`, in a task with nobody enrolled: those of the task before."""
     ends = [event for event in events if event["event"] == "task_end"]
     if not ends:
         return {name: _no_scores(num_clients, 1)}
@@ -279,9 +225,8 @@ def unchanged_scores(events: Sequence[Event], name: str, num_clients: int) -> di
 
 def _density_scores(
     process: ContinualProcess,
-    server_state: Any,
-    store: ClientStore,
-    own: Sequence[Sequence[tuple[int, AnyPrepared]]],
+    state: RunState,
+    own: Sequence[Sequence[tuple[int, Prepared]]],
     num_tasks: int,
     limit: int,
 ) -> dict[str, Rows]:
@@ -293,7 +238,7 @@ def _density_scores(
         for view in range(len(tasks))
     ]
     data = [[own[client][task][1] for task in group] for client, _, group in jobs]
-    found = _evaluate(process, server_state, store, [job[:2] for job in jobs], data, limit)
+    found = _evaluate(process, state, [job[:2] for job in jobs], data, limit)
     # losses[client][task][view]: float64 [M] of the task's test examples under that view
     losses: list[list[list[np.ndarray]]] = [[[] for _ in tasks] for tasks in own]
     for (client, _, group), one in zip(jobs, found):
@@ -302,7 +247,7 @@ def _density_scores(
             continue
         for task, part in zip(group, np.split(np.asarray(one["losses"], np.float64), np.cumsum(sizes)[:-1])):
             losses[client][task].append(part)
-    named: dict[str, Rows] = {name: _no_scores(len(store), num_tasks) for name in _DENSITY}
+    named: dict[str, Rows] = {name: _no_scores(len(own), num_tasks) for name in _DENSITY}
     for client, rows in enumerate(losses):
         for task, views in enumerate(rows):
             if views and len(views[0]):
@@ -319,7 +264,7 @@ _DENSITY = {
 }
 
 
-def _same_context(tasks: Sequence[AnyPrepared]) -> list[list[int]]:
+def _same_context(tasks: Sequence[Prepared]) -> list[list[int]]:
     """Numbers of the tasks that have test examples, in groups of equal test context."""
     groups: list[tuple[Optional[Tensors], list[int]]] = []
     for number, task in enumerate(tasks):
@@ -341,27 +286,23 @@ def _equal(one: Tensors, other: Tensors) -> bool:
 
 def _evaluate(
     process: ContinualProcess,
-    server_state: Any,
-    store: ClientStore,
+    state: RunState,
     pairs: Sequence[tuple[int, int]],
-    data: Sequence[Sequence[AnyPrepared]],
+    data: Sequence[Sequence[Prepared]],
     limit: int,
 ) -> list[Mapping[str, Any]]:
-    """What `evaluate` says of each (client, own number of the task whose parameters are taken).
-
-    `data` are the tasks whose test examples, one after the other, each meets, with the context that they share.
-    """
+    """What `evaluate` says of each (client, own number of the task whose parameters are taken) on tasks of `data`."""
     found: list[Mapping[str, Any]] = []
     if not pairs:
         return found
-    view = num_bytes(process.task_view(store[pairs[0][0]], pairs[0][1]))
-    for part in parts_below([view + sum(task.test_bytes() for task in tasks) for tasks in data], limit):
-        views = [process.task_view(store[client], task) for client, task in pairs[part]]
-        found += process.evaluate(server_state, views, [_test_data(tasks) for tasks in data[part]])
+    view = num_bytes(process.task_view(state.store[pairs[0][0]], pairs[0][1]))
+    for part in parts_below([view + sum(task.test_bytes for task in tasks) for tasks in data], limit):
+        views = [process.task_view(state.store[client], task) for client, task in pairs[part]]
+        found += process.evaluate(state.server, views, [_test_data(tasks) for tasks in data[part]])
     return found
 
 
-def _test_data(tasks: Sequence[AnyPrepared]) -> OrderedDict:
+def _test_data(tasks: Sequence[Prepared]) -> OrderedDict:
     first, *others = [task.test_data() for task in tasks]
     if not others:
         return first
@@ -384,7 +325,7 @@ def _mean_score(sums: Mapping[str, Any], num_test: int) -> Optional[float]:
 
 
 def test_of(process: ContinualProcess, state: RunState, client: int, task: int, data: ClientTask) -> Mapping[str, Any]:
-    """What `evaluate` says of one client's parameters of its own task number `task` on the test examples of any task.
+    """What `evaluate` says of a client's parameters of its own task number `task` on the test examples of any task.
 
     No foreign knowledge takes part.
     """

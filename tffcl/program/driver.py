@@ -161,7 +161,7 @@ class _Run:
         data.secrets = self.state.secrets.get(state_lib.SUMMARIES)
         self._keeps_secrets = bool(secret) or "secret" in tff_types.entries(process.client_state_type)
         self.shelf = Shelf()  # of what is prepared
-        self.prepared: list[dict[int, cohorts.AnyPrepared]] = []  # [task][client], of those enrolled
+        self.prepared: list[dict[int, cohorts.Prepared]] = []  # [task][client], of those enrolled
 
     def to_the_end(self) -> list[Event]:
         """Runs all that is left to do, and returns all events."""
@@ -231,7 +231,7 @@ class _Run:
         self._prepare(task)
 
     def _prepare(self, task: int) -> None:
-        made: dict[int, cohorts.AnyPrepared] = {}
+        made: dict[int, cohorts.Prepared] = {}
         active = self.data.active(task)
         for start in range(0, len(active), _PREPARED_AT_ONCE):
             raw = {client: self.data.task(client, task) for client in active[start : start + _PREPARED_AT_ONCE]}
@@ -298,7 +298,7 @@ class _Run:
         """
         state, task, prepared = self.state, self.state.task, self.prepared[self.state.task]
         sent: dict[int, events.Bytes] = {}
-        sizes = [state.store.num_bytes(client) + prepared[client].training_bytes() for client in active]
+        sizes = [state.store.num_bytes(client) + prepared[client].training_bytes for client in active]
         for part in cohorts.parts_below(sizes, cohorts.MESSAGE_BYTES):
             states = [state.store[client] for client in active[part]]
             changes, uploads = self.process.end_task(state.server, states, self._training_data(active[part]))
@@ -319,7 +319,7 @@ class _Run:
         if not self.data.active(self.state.task):
             history = self.directory.history.events
             return cohorts.unchanged_scores(history, cohorts.scores_are(self.process), len(self.clients))
-        return cohorts.evaluate_tasks(self.process, self.state.server, self.state.store, self.prepared)
+        return cohorts.evaluate_tasks(self.process, self.state, self.prepared)
 
     def _record(self, event: Event, training: Optional[events.Spent] = None) -> None:
         """A line of history, then a checkpoint that knows of it, then the reporters."""

@@ -50,8 +50,8 @@ def round_event(
       task: number of the task, from 0.
       round_num: number of the round within the task, from 0.
       participants: the clients that took part.
-      client_metrics: what `next` reported for each of them, or for those whose worker did not get lost; unknown
-        metrics pass through by their own names, but those of a client whose message was refused.
+      client_metrics: what `next` reported for each of them whose worker did not get lost; unknown metrics pass through
+        by their own names.
       measured: what the parts at the server measured, which `next` gives last.
       scores: by name, for every client its scores on tasks 0..task; None in a round without evaluation.
     """
@@ -109,11 +109,7 @@ def add_left_out(event: Event, reasons: Mapping[int, str]) -> None:
 def task_event(task: int, scores: Scores, selection: Sequence[Sequence[int]], base: KnowledgeBase) -> Event:
     """What stands at the end of a task, without its bytes and times.
 
-    Args:
-      task: number of the task, from 0.
-      scores: by name, for every client its scores on tasks 0..task.
-      selection: for every client the ids of the entries that it had received for this task.
-      base: the knowledge base that they refer to.
+    `scores` as for `round_event`; `selection` has for every client the ids of the entries of `base` that it received.
     """
     chosen = [[list(base.entries[entry]) for entry in entries] for entries in selection]
     named = {name: [list(row) for row in rows] for name, rows in scores.items()}
@@ -123,11 +119,8 @@ def task_event(task: int, scores: Scores, selection: Sequence[Sequence[int]], ba
 def add_attention(event: Event, selection: Sequence[Sequence[int]], attention: Sequence[Any]) -> None:
     """Puts each client's attention over the entries that it had received, rows [entries, ...], under `attention`.
 
-    Args:
-      event: the end of a task.
-      selection: as for `task_event`.
-      attention: for every client its array of at least so many rows; None where the method has none, or where the
-        client was not enrolled.
+    `attention` has for every client its array of at least so many rows; None where the method has none, or where the
+    client was not enrolled.
     """
     known = {client: one for client, one in enumerate(attention) if one is not None}
     if any(map(len, selection)) and known:
@@ -165,8 +158,8 @@ def bytes_up(
 ) -> dict[int, Bytes]:
     """What participants send in a round: the entries of the shared value that their work says it sent.
 
-    To these come the bytes of whatever else it says it sent, in the metric `extra_bytes` (embeddings, for example).
-    In a task's first round also what every client enrolled in it (the keys of `summaries`) had told of the task before.
+    To these come the bytes of whatever else it says it sent, in the metric `extra_bytes` (embeddings, for example); in
+    a task's first round also what every client enrolled in it (the keys of `summaries`) had told of the task before.
     """
     size = int(np.size(state.server["shared"]))
     sent: dict[int, Bytes] = dict.fromkeys(participants, (0, 0))

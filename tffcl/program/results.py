@@ -193,12 +193,7 @@ def privacy_accounts(
 ) -> dict[str, Any]:
     """What the noise of a run guarantees, by what it is on: updates of the base, summaries of tasks.
 
-    Args:
-      privacy: the aggregator's clipping and noise; None without any.
-      events: the history of the whole run.
-      enrollment: of whom participants were drawn, task by task.
-      process: of the run.
-      transfer: of the run.
+    `enrollment` says of whom participants were drawn, task by task; without `privacy` updates have no noise.
     """
     accounts: dict[str, Any] = {}
     of_summaries = transfer.account()

@@ -39,11 +39,7 @@ class History:
         return self._sum.hexdigest()
 
     def append(self, event: Mapping[str, Any]) -> Event:
-        """Adds an event and returns it in the form that stands in the file.
-
-        Raises:
-          RunError: the file cannot be written.
-        """
+        """Adds an event and returns it in the form that stands in the file; RunError if that cannot be written."""
         line = storage.plain(event)
         if self._path is not None:
             content = (json.dumps(line, allow_nan=False) + "\n").encode()
@@ -60,10 +56,10 @@ class History:
         return line
 
     def read(self, size: int, checksum: str) -> None:
-        """Reads the first `size` bytes of the file, all that a checkpoint knows of, with their checksum.
+        """Reads the first `size` bytes of the file, all that a checkpoint knows of.
 
         Raises:
-          RunError: the file is shorter than that, or not what was written.
+          RunError: the file is shorter than that, or its checksum another.
         """
         if self._path is None:
             raise RunError("a history without a file cannot be resumed")
@@ -81,11 +77,7 @@ class History:
         self.size, self._sum = size, read
 
     def cut(self) -> None:
-        """Cuts off what the file has beyond the events: lines that no checkpoint knows of.
-
-        Raises:
-          RunError: the file cannot be written.
-        """
+        """Cuts off what the file has beyond the events: lines that no checkpoint knows of."""
         if self._path is None:
             return
         try:
@@ -104,7 +96,7 @@ def _open(path: pathlib.Path, flags: int) -> int:
 
 
 class RunDirectory:
-    """What one run keeps: on disk, or only in memory where there is no path."""
+    """What one run keeps: on disk, or only in memory where there is no path. What cannot be used is a RunError."""
 
     def __init__(self, path: Optional[pathlib.Path] = None):
         self.path = path
@@ -112,11 +104,7 @@ class RunDirectory:
         self._checkpoints = None if path is None else Checkpoints(path / "checkpoints")
 
     def restore(self, first: RunState) -> RunState:
-        """The state to go on from, that of the last whole checkpoint or else `first`, with the history up to there.
-
-        Raises:
-          RunError: checkpoints that cannot be used.
-        """
+        """The state to go on from, that of the last whole checkpoint or else `first`, with the history up to there."""
         if self._checkpoints is None:
             return first
         state = self._checkpoints.restore(first, self.history)
@@ -125,11 +113,7 @@ class RunDirectory:
         return state or first
 
     def save(self, state: RunState) -> None:
-        """Writes a checkpoint that knows of the history as it stands.
-
-        Raises:
-          RunError: it cannot be written; the one before it is whole.
-        """
+        """Writes a checkpoint that knows of the history as it stands; the one before it stays whole if that fails."""
         if self._checkpoints is not None:
             self._checkpoints.save(state, self.history)
 
@@ -144,11 +128,7 @@ class RunDirectory:
             raise RunError(f"{error}; the last checkpoint is whole: resume to go on from it") from error
 
     def finish(self, results: Mapping[str, Any]) -> None:
-        """Writes results.json.
-
-        Raises:
-          RunError: it cannot be written.
-        """
+        """Writes results.json."""
         if self.path is not None:
             with self.advising():
                 storage.write_json(self.path / "results.json", results)
@@ -156,14 +136,10 @@ class RunDirectory:
 
 @contextlib.contextmanager
 def open_run(path: Optional[PathLike], config: Mapping[str, Any], resume: bool) -> Iterator[RunDirectory]:
-    """The run directory at `path`, for this process alone as long as the block runs.
+    """The run directory at `path`, for this process alone as long as the block runs; None keeps everything in memory.
 
-    All that is written inside, by whatever library, is for the owner alone (`tffcl.storage.private`).
-
-    Args:
-      path: the directory, made if it is missing; None keeps everything in memory.
-      config: all settings of the run.
-      resume: go on with the run that is there.
+    All that is written inside, by whatever library, is for the owner alone (`tffcl.storage.private`). With `resume` the
+    run that is there goes on.
 
     Raises:
       RunError: a run is there but `resume` is not given, it has another configuration, another process is at

@@ -28,11 +28,7 @@ State = OrderedDict
 
 
 def project(state: Mapping[str, Any], kind: tff.Type) -> State:
-    """The entries of a client's state that `kind` names, in its order.
-
-    Args:
-      state: everything that the client keeps.
-      kind: type of a computation's argument `client_states`, or one client's share of it.
+    """The entries of a client's state that a type, of `client_states` or one client's share of it, names, in its order.
 
     Raises:
       ContractError: the type names an entry that the state lacks.
@@ -65,8 +61,8 @@ def _check_known(state: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
 class ClientStore:
     """The states of all clients, `store[c]` for client number c.
 
-    Once memory holds `tffcl.archive.MEMORY_BYTES` of them, the entries used longest ago lie in a temporary file. A call
-    reads the entries that it projects and no others, and writes those that it returned.
+    Beyond `tffcl.archive.MEMORY_BYTES` of memory the entries used longest ago lie in a temporary file. A call reads the
+    entries that it projects and no others, and writes those that it returned.
 
     Args:
       states: of client 0, 1, ...; asked for one by one.
@@ -176,9 +172,9 @@ class RunState:
 def first_state(
     process: ContinualProcess, num_clients: int, settings: Settings, client_files: Optional[ClientFiles] = None
 ) -> RunState:
-    """The state before the first task; every client has a key, and a secret where its state has an entry for one.
+    """The state before the first task; each client has a key, and a secret where its state has an entry for it.
 
-    With `client_files` the clients' states here are handles, and no file is written yet.
+    With `client_files` the clients' states are handles, and no file is written yet.
     """
     server = process.initialize()
     if client_files is None:
@@ -206,13 +202,8 @@ def start(
 ) -> RunState:
     """The state with which a run goes on: the first one, or what `restore` gives in its place.
 
-    Args:
-      process: of the run, as it was built.
-      num_clients: C.
-      settings: of the run.
-      restore: from the first state to that of a checkpoint, or the same where there is none.
-      client_files: where clients keep their states; None for here.
-      secret: which of `RunState.secrets` the run rests on.
+    `secret` names those of `RunState.secrets` that the run rests on; `restore` returns the first state where there is
+    no checkpoint.
 
     Raises:
       RunError: checkpoints, or files of clients, that cannot be used.

@@ -70,11 +70,8 @@ def num_examples(examples: Tensors) -> int:
 def check_data(process: ContinualProcess, data: AnyClientData, enrollment: Optional[Enrollment] = None) -> None:
     """Checks every task of every client.
 
-    Args:
-      process: what takes the data.
-      data: the data.
-      enrollment: which clients are active in which tasks, and so must have training examples there; the others must
-        have no examples at all. None for all in all.
+    Clients must have training examples in the tasks in which they are active, and no examples at all in others; without
+    an enrollment all are active in all.
 
     Raises:
       InputError: names the client, the task, the set and what is wrong with it; or an enrollment for other numbers of

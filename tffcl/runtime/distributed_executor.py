@@ -99,13 +99,11 @@ class DistributedExecutor(executor_base.Executor):
         return missing
 
     async def create_struct(self, elements: Any) -> DistributedValue:
-        """A structure of values."""
         items = tff.structure.to_elements(tff.structure.from_container(elements))
         types = [(name, item.type_signature) if name else item.type_signature for name, item in items]
         return DistributedValue(tuple(item.reference for _, item in items), tff.StructType(types))
 
     async def create_selection(self, source: DistributedValue, index: int) -> DistributedValue:
-        """An element of a structure."""
         value = source.reference
         element = value[index] if isinstance(value, tuple) else value.element(self._cohort, index)
         return DistributedValue(element, source.type_signature[index])

@@ -40,7 +40,6 @@ class Cohort:
 
     @property
     def num_clients(self) -> int:
-        """Number of clients of all parts."""
         return sum(self.sizes)
 
     def each(self, function: Callable[..., Any], *arguments: Sequence[Any]) -> list:
@@ -88,7 +87,6 @@ class ServerValue:
         return self.reference
 
     def element(self, cohort: Cohort, index: int) -> ServerValue:
-        """An element of a structure."""
         type_spec = self.type_spec[index]
         if self.reference is None and self.data is None:
             return ServerValue(type_spec, tff.structure.from_container(self.value)[index])

@@ -52,12 +52,10 @@ class Recent(Generic[_Value]):
         return self._values[key]
 
     def forget(self, key: Hashable) -> None:
-        """Drops the value of a key, if there is one."""
         if key in self._values:
             self._drop(self._values.pop(key))
 
     def clear(self) -> None:
-        """Drops all values."""
         for key in list(self._values):
             self.forget(key)
 
@@ -170,7 +168,6 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
         return remote_executor.RemoteValue(response.value_ref, type_spec, self)
 
     def create(self, value: Any, type_spec: tff.Type) -> Any:
-        """A value in the worker."""
         return _run(self.create_value(value, type_spec))
 
     def create_encoded(self, value: bytes, type_spec: tff.Type) -> Any:
@@ -184,11 +181,9 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
         return _run(self.create_call(self.create(computation, computation.type_signature), *argument))
 
     def struct(self, elements: Sequence[Any]) -> Any:
-        """A structure in the worker of values there."""
         return _run(self.create_struct(elements))
 
     def select(self, source: Any, index: int) -> Any:
-        """An element of a structure in the worker."""
         return _run(self.create_selection(source, index))
 
     def fetch(self, value_ref: Any) -> executor_pb2.Value:
@@ -207,7 +202,6 @@ class WorkerExecutor(tff.framework.RemoteExecutor):
             self._stub.dispose(executor_pb2.DisposeRequest(executor=value_executor_id, value_ref=[value_ref]))
 
     def close(self) -> None:
-        """Frees everything that the worker holds for this executor."""
         self._computations.clear()
         super().close()
 
@@ -232,7 +226,6 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
         return self._executors.get(num_clients, make)
 
     def forget(self, num_clients: int) -> None:
-        """Closes the executor for a number of clients, if there is one."""
         self._executors.forget(num_clients)
 
     def create_executor(self, cardinalities: tff.framework.CardinalitiesType) -> WorkerExecutor:
@@ -242,7 +235,6 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
         self.forget(cardinalities.get(tff.CLIENTS, self.default_num_clients))
 
     def close(self) -> None:
-        """Closes all executors."""
         self._executors.clear()
 
 

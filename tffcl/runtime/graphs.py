@@ -46,10 +46,9 @@ class GraphFunction:
     """One TensorFlow computation; a call costs little more than the call of a `tf.function`."""
 
     def __init__(self, proto: Any, prefix: str) -> None:
-        """Imports the graph of a `computation_pb2.TensorFlow`; its functions get names that begin with `prefix`.
+        """Imports the graph of a `computation_pb2.TensorFlow`, whose functions get names that begin with `prefix`.
 
-        Raises:
-          RunError: It cannot be imported, or has contents that would stay from call to call.
+        It is a RunError if it cannot be imported, or has contents that would stay from call to call.
         """
         graph_def = tf.compat.v1.GraphDef()
         proto.graph_def.Unpack(graph_def)

@@ -76,13 +76,7 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
         self._threads.close()
 
     def invoke(self, comp: Any, arg: Any) -> Any:
-        """Runs a `tff.framework.ConcreteComputation`, compiled as for TFF's native runtime; `arg` is None without one.
-
-        Raises:
-          ArgumentError: If the argument does not fit its type.
-          OperationError: If an operation fails.
-          RunError: If this runtime is closed, or cannot run the computation.
-        """
+        """Runs a computation by its plan; an error of `tffcl.errors` for what is wrong with it or its argument."""
         if self._closed:
             raise errors.RunError("this in-process runtime is closed: enter a new one")
         with eager_context.eager_mode(), tf.device(self.device):

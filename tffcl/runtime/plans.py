@@ -79,13 +79,7 @@ class ClientThreads:
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A functional value.
-
-    Attributes:
-      call: Takes the argument, if there is one.
-      type_signature: Its `tff.FunctionType`.
-      computes: Whether a call does more than to rearrange structures.
-    """
+    """A functional value: `call` takes the argument, if any; `computes` is False if it only rearranges structures."""
 
     call: Callable[..., Any]
     type_signature: tff.FunctionType

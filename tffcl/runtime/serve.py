@@ -19,7 +19,6 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Optional
 
 import click
@@ -71,7 +70,9 @@ def serve(host: str, port: int, threads: Optional[int]) -> None:
         worker = resources.enter_context(worker_lib.Worker(threads))
         proxy = Proxy(listener, worker.port)
         resources.callback(proxy.close)
-        ended = resources.enter_context(_signals())
+        ended = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):  # also where the parent has left them ignored
+            resources.callback(signal.signal, number, signal.signal(number, lambda *_: ended.set()))
         address = _shown(listener.getsockname())
         _print(
             f"warning: a TFF worker runs any graph that it is sent, with the rights of this user, by anybody who "
@@ -107,10 +108,8 @@ def _contain(host: str) -> bool:
 def enter_network_namespace() -> None:
     """Takes the calling thread, and all that it starts from now on, into a new namespace with nothing but a loopback.
 
-    Call it before any other thread exists. Root may do it; others where the kernel gives users namespaces.
-
-    Raises:
-      OSError: It is not allowed here, or this is not Linux.
+    Call it before any other thread exists. Root may do it; others where the kernel gives users namespaces, else it is
+    an OSError.
     """
     if not sys.platform.startswith("linux"):
         raise OSError("only Linux has network namespaces")
@@ -133,18 +132,6 @@ def _unshare(flags: int) -> None:
     if ctypes.CDLL(None, use_errno=True).unshare(flags) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set, also where the parent has left them ignored."""
-    ended = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _log_work(worker: worker_lib.Worker, proxy: Proxy, ended: threading.Event) -> None:

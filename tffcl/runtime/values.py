@@ -268,12 +268,11 @@ def to_array(tensor: Any) -> Any:
 def to_python(value: Any, type_spec: tff.Type, num_clients: int) -> Any:
     """A value in the form in which TFF's executors give it; TFF then puts it into containers."""
     if isinstance(type_spec, tff.FederatedType):
-        if isinstance(value, Clients):
-            return [to_python(member, type_spec.member, num_clients) for member in value.members]
         member = value.member if isinstance(value, Everyone) else value
-        if type_spec.all_equal:
+        if type_spec.all_equal and not isinstance(value, Clients):
             return to_python(member, type_spec.member, num_clients)
-        return [to_python(member, type_spec.member, num_clients) for _ in range(num_clients)]
+        members = value.members if isinstance(value, Clients) else [member] * num_clients
+        return [to_python(each, type_spec.member, num_clients) for each in members]
     if isinstance(type_spec, tff.StructType):
         pairs = zip(value, tff.structure.iter_elements(type_spec))
         return tff.structure.Struct((name, to_python(item, element, num_clients)) for item, (name, element) in pairs)

@@ -55,9 +55,7 @@ def encode_value(value: Any, type_spec: tff.Type) -> bytes:
 
 def encode_placed(member: bytes, type_spec: tff.FederatedType) -> bytes:
     """The bytes of an all-equal federated value around those of its member."""
-    chunks = _field(executor_pb2.Value.Federated, "type", [_federated_type(type_spec)])
-    chunks += _field(executor_pb2.Value.Federated, "value", [member])
-    return b"".join(_field(executor_pb2.Value, "federated", chunks))
+    return b"".join(_federated([[member]], type_spec))
 
 
 def encode_struct(elements: Iterable[tuple[Optional[str], bytes]]) -> bytes:
@@ -167,10 +165,8 @@ def _encode(value: Any, type_spec: tff.Type) -> list[_Chunk]:
         pairs = zip(items, tff.structure.iter_elements(type_spec))
         return _struct((name, _encode(item, element)) for item, (name, element) in pairs)
     if isinstance(type_spec, tff.FederatedType) and (type_spec.all_equal or isinstance(value, list)):
-        chunks = _field(executor_pb2.Value.Federated, "type", [_federated_type(type_spec)])
-        for member in [value] if type_spec.all_equal else value:
-            chunks += _field(executor_pb2.Value.Federated, "value", _encode(member, type_spec.member))
-        return _field(executor_pb2.Value, "federated", chunks)
+        members = [value] if type_spec.all_equal else value
+        return _federated((_encode(member, type_spec.member) for member in members), type_spec)
     try:
         return [tff.framework.serialize_value(value, type_spec)[0].SerializeToString()]
     except (TypeError, ValueError, NotImplementedError) as error:
@@ -219,6 +215,13 @@ def _struct(elements: Iterable[tuple[Optional[str], list[_Chunk]]]) -> list[_Chu
         named: list[_Chunk] = [element(name=name).SerializeToString()] if name else []
         chunks += _field(executor_pb2.Value.Struct, "element", [*named, *_field(element, "value", value)])
     return _field(executor_pb2.Value, "struct", chunks)
+
+
+def _federated(members: Iterable[list[_Chunk]], type_spec: tff.FederatedType) -> list[_Chunk]:
+    chunks = _field(executor_pb2.Value.Federated, "type", [_federated_type(type_spec)])
+    for member in members:
+        chunks += _field(executor_pb2.Value.Federated, "value", member)
+    return _field(executor_pb2.Value, "federated", chunks)
 
 
 @functools.lru_cache(maxsize=128)

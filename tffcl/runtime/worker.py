@@ -224,7 +224,6 @@ class Probe:
         return None
 
     def close(self) -> None:
-        """Closes the connection."""
         self._channel.close()
 
 

@@ -43,11 +43,7 @@ class WorkerContext(tff.framework.SyncExecutionContext):
         )
 
     def invoke(self, comp: Any, arg: Any) -> Any:
-        """Runs a computation, as TFF does.
-
-        Raises:
-          ArgumentError: If the argument has other entries than its type, or in another order.
-        """
+        """Runs a computation, as TFF does; an ArgumentError if entries of the argument are not those of its type."""
         if comp.type_signature.parameter is not None:
             values.check_entries(arg, comp.type_signature.parameter)
         return super().invoke(comp, arg)
@@ -216,11 +212,7 @@ def local(
 def set_local(
     num_threads: Optional[int] = None, *, repeatable: bool = True, default_num_clients: int = 0
 ) -> LocalRuntime:
-    """Makes a worker on this machine TFF's default context, for scripts and notebooks; arguments as `local`.
-
-    Returns:
-      The runtime; its worker ends with this process at the latest.
-    """
+    """Makes a worker on this machine TFF's default context; it ends with this process at the latest. See `local`."""
     return LocalRuntime(num_threads, repeatable, default_num_clients).set_default()
 
 

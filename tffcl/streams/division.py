@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from tffcl.errors import StreamError, check_whole
+from tffcl.errors import StreamError, check_whole, is_number
 from tffcl.streams.stream import Task, TaskStream
 
 # One independent random stream per purpose, so that changing one choice leaves the others as they were.
@@ -21,9 +20,9 @@ def generator(seed: int, purpose: int, *ids: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose, *ids)))
 
 
-def check_share(name: str, value: object, *, below_one: bool = False) -> None:
+def check_share(name: str, value: float, *, below_one: bool = False) -> None:
     """Raises StreamError unless `value` is a number from 0 to 1."""
-    if not isinstance(value, numbers.Real) or not 0 <= float(value) <= 1:
+    if not is_number(value) or not 0 <= value <= 1:
         raise StreamError(f"{name} must be a share from 0 to 1; got {value!r}")
     if below_one and value == 1:
         raise StreamError(f"{name}=1 leaves nothing to learn from; it must be below 1")
