@@ -37,9 +37,10 @@ def test_the_package_shows_its_rooms_and_what_a_run_needs():
 
 
 def test_looking_at_the_package_loads_nothing_heavy():
+    rooms = [room for room in ROOMS if room != "layers"]  # which registers its layers with Keras
     code = f"""
 import sys, tffcl
-for room in {ROOMS!r}:
+for room in {rooms!r}:
     dir(getattr(tffcl, room))
 dir(tffcl)
 print([name for name in ("tensorflow", "tensorflow_federated", "numpy", "matplotlib") if name in sys.modules])
