@@ -115,7 +115,8 @@ def test_the_clip_goes_to_the_quantile_of_the_norms():
     for _ in range(25):
         output = process.next(state, clients)
         state = output.state
-    assert 2 < output.measurements["dp_query_metrics"]["clip"] < 4
+    # Between 2 and 4 half of the norms are below; the noise on their number moves the clip by about 1 % in a round.
+    assert 1.9 < output.measurements["dp_query_metrics"]["clip"] < 4.2
 
 
 @pytest.mark.parametrize(("quantile", "clients"), [(None, 3), (0.5, 3), (0.5, 1000)])

@@ -104,6 +104,51 @@ def test_a_stream_of_other_documents(change):
         TextClientData(documents(), documents_stream(**change))
 
 
+def arrays(divided=None, **changes):
+    given = {
+        "train_x": np.arange(8.0).reshape(4, 2),
+        "train_labels": np.array([0, 2, 2, 1]),
+        "test_x": np.ones((3, 2), np.uint8),
+        "test_labels": np.array([2, 0, 1]),
+    }
+    return ArrayData(divided or TaskStream("hand", ((FIRST, SECOND),)), **{**given, **changes})
+
+
+def test_arrays_are_coerced_and_labels_numbered_within_the_task():
+    task = arrays(train_x=[[0, 1], [2, 3], [4, 5], [6, 7]], train_labels=[0, 2, 2, 1]).task(0, 0)
+    assert task.train["features"].tolist() == [[0, 1], [2, 3]]
+    assert (task.train["features"].dtype, task.train["label"].dtype) == (np.float32, np.int32)
+    assert task.test["features"].dtype == np.uint8
+    assert (task.train["label"].tolist(), task.test["label"].tolist(), task.labels) == ([0, 1], [1, 0], (0, 2))
+    assert task.train_labels.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_labels": [0, 2, -1, 1]}, r"labels: expected 0\.\.2, found -1 \(1 such\)"),
+        ({"num_labels": 2}, r"labels: expected 0\.\.1, found 2 \(3 such\)"),
+        ({"test_labels": [2, 0]}, "test: expected a whole label for each of 3 examples, found int64"),
+        ({"test_labels": [2.0, 0.0, 1.0]}, "test: expected a whole label for each of 3 examples, found float64"),
+        ({"train_x": [["a"]] * 4}, "train_x: expected numbers, found <U1"),
+        (
+            {"train_x": [[0.0]] * 2, "train_labels": [0, 2]},
+            "client 0, task 0: asks for train example 2, but 'the data' has",
+        ),
+    ],
+)
+def test_wrong_arrays(changes, message):
+    with pytest.raises(InputError, match=message):
+        arrays(**changes)
+
+
+@pytest.mark.parametrize("make", [lambda stream: TextClientData(documents(), stream), arrays], ids=["text", "arrays"])
+def test_a_stream_with_labels_that_the_data_lack(make):
+    stream = TaskStream("hand", ((Task(0, 0, (0, 3), train=[0], validation=[], test=[]),),))
+    with pytest.raises(InputError, match="client 0, task 0: has label 3, but '(four|the data)' has 3; was the stream"):
+        make(stream)
+
+
 BESIDE = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"
 DATA = pathlib.Path(os.environ.get("TFFCL_DATA_DIR") or BESIDE)
 
@@ -169,7 +214,7 @@ def test_a_replayed_task_is_tested_without_the_padding_of_its_own_narrow_rows():
 
 
 def test_values_that_are_not_binary():
-    with pytest.raises(InputError, match="two sets, train: x holds 3 at row 0, column 0; expected 0 or 1"):
+    with pytest.raises(InputError, match="two sets: train_x holds 3 at row 0, column 0; expected 0 or 1"):
         DensityClientData(vectors(train_x=np.full((4, 4), 3, np.uint8)), vectors_stream())
     with pytest.raises(InputError, match="dataset must be BinaryVectors .* found ndarray"):
         DensityClientData(np.zeros((2, 2)), vectors_stream())

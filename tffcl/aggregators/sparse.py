@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.aggregators.structures import check_factory, factory_of, process_of, takes_weights
+from tffcl.aggregators.structures import factory_of, process_of, takes_weights
 from tffcl.templates import AggregationFactory
 from tffcl.templates.tff_types import at_clients, entries
 
@@ -21,12 +21,12 @@ from tffcl.templates.tff_types import at_clients, entries
 class SparseMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """Aggregates `<delta=float32[n],sent=bool[n]>` into float32 `[n]`.
 
-    An entry of the result is the mean of `delta` over the clients whose `sent` is true there, a delta of
-    zero included; it is 0 where nobody sent, so that a server that adds it keeps its old value. A client
-    with nothing to say (no data, values that are not finite) sends `sent` all false.
+    An entry of the result is the mean of `delta` over the clients whose `sent` is true there, a delta of zero included;
+    it is 0 where nobody sent, so that a server that adds it keeps its old value. A client without an update (no data,
+    values that are not finite) sends `sent` all false.
 
-    The process that `create` returns reports `sent`: `entries_sent` (over all clients) and
-    `entries_covered` (sent by at least one); and `values` and `counts`, what the two sums report.
+    The process reports `sent`: `entries_sent` (over all clients) and `entries_covered` (sent by a client or more); and
+    `values` and `counts`, the measurements of the two sums.
 
     Args:
       value_sum_factory: sums float32 `[n]` values.
@@ -56,11 +56,7 @@ class SparseMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         return cls(values, tff.aggregators.SecureSumFactory(1, 0))
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-        """Builds the process.
-
-        Raises:
-          ContractError: `value_type` is not `<delta=float32[n],sent=bool[n]>`.
-        """
+        """Builds the process; raises ContractError for updates of another type."""
         delta_type = _delta_type(value_type, "sparse mean")
         values = self._value_sum_factory.create(delta_type)
         counts = self._count_sum_factory.create(tff.TensorType(np.int32, delta_type.shape))
@@ -103,12 +99,12 @@ class SparseMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 def gated(inner_factory: AggregationFactory) -> AggregationFactory:
     """Lets an aggregator of float32 `[n]` take `<delta=float32[n],sent=bool[n]>`: it aggregates delta * sent.
 
-    An entry that a client did not send counts as a change of zero, so a mean is over all clients, not only
-    over the senders as in `SparseMeanFactory`. This is the form for differential privacy, robust clipping
-    and the like, whose guarantees rest on one vector per client. A weighted factory stays weighted.
+    An entry that a client did not send counts as a change of zero, so a mean is over all clients, not only over the
+    senders as in `SparseMeanFactory`. This is the form for differential privacy, robust clipping and the like, whose
+    guarantees rest on one vector per client. A weighted factory stays weighted.
 
     Noise for differential privacy must not be repeatable, and TFF draws it without a seed. A worker of this library
-    refuses that unless it is told otherwise: `tffcl.runtime.local(repeatable=False)`, or TF_DETERMINISTIC_OPS=0 in
+    refuses that by default; allow it with `tffcl.runtime.local(repeatable=False)`, or TF_DETERMINISTIC_OPS=0 in
     the environment of a worker elsewhere. See `ClientPrivacy` for such an aggregator.
 
     Args:
@@ -117,7 +113,7 @@ def gated(inner_factory: AggregationFactory) -> AggregationFactory:
     Raises:
       ContractError: `inner_factory` is not a `tff.aggregators` factory.
     """
-    check_factory(inner_factory, "gated")
+    weighted = takes_weights(inner_factory, "gated")
 
     def create(value_type: tff.Type, *weight_type: tff.Type) -> tff.templates.AggregationProcess:
         delta_type = _delta_type(value_type, "gated aggregator")
@@ -129,7 +125,7 @@ def gated(inner_factory: AggregationFactory) -> AggregationFactory:
 
         return process_of(inner.initialize, aggregate, value_type, *weight_type)
 
-    return factory_of(create, takes_weights(inner_factory))
+    return factory_of(create, weighted)
 
 
 def _delta_type(update_type: tff.Type, aggregator: str) -> tff.TensorType:

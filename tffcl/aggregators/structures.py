@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -27,9 +28,7 @@ def by_name(**factories: AggregationFactory) -> AggregationFactory:
     """
     if not factories:
         raise errors.ContractError("by_name: needs at least one tff.aggregators factory")
-    for name, factory in factories.items():
-        check_factory(factory, f"by_name: {name}")
-    weighted = {name: takes_weights(factory) for name, factory in factories.items()}
+    weighted = {name: takes_weights(factory, f"by_name: {name}") for name, factory in factories.items()}
 
     def create(value_type: tff.Type, *weight_type: tff.Type) -> tff.templates.AggregationProcess:
         parts = entries(value_type) if isinstance(value_type, tff.StructType) else {}
@@ -63,8 +62,7 @@ def by_name(**factories: AggregationFactory) -> AggregationFactory:
 def split_at(size: int, first_factory: AggregationFactory, rest_factory: AggregationFactory) -> AggregationFactory:
     """Aggregates float32 `[n]`, n > size, into float32 `[n]`: FedCurv's kernels by a mean, what follows by a sum.
 
-    The process that `create` returns reports `first` and `rest`, what the two aggregators report. It is weighted if
-    one of them is.
+    The process reports `first` and `rest`, the measurements of the two. It is weighted if one of them is.
 
     Args:
       size: entries that the first factory aggregates.
@@ -76,8 +74,7 @@ def split_at(size: int, first_factory: AggregationFactory, rest_factory: Aggrega
       InputError: size is not positive.
     """
     errors.check_whole("split_at: size", size, 1)
-    for factory in (first_factory, rest_factory):
-        check_factory(factory, "split_at")
+    weighted = [takes_weights(factory, "split_at") for factory in (first_factory, rest_factory)]
     both = by_name(first=first_factory, rest=rest_factory)
 
     def create(value_type: tff.Type, *weight_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -101,7 +98,7 @@ def split_at(size: int, first_factory: AggregationFactory, rest_factory: Aggrega
 
         return process_of(inner.initialize, aggregate, value_type, *weight_type)
 
-    return factory_of(create, takes_weights(both))
+    return factory_of(create, any(weighted))
 
 
 class ConcatenationFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -149,22 +146,17 @@ class ConcatenationFactory(tff.aggregators.UnweightedAggregationFactory):
         return tff.templates.AggregationProcess(initialize, next_step)
 
 
-def takes_weights(factory: AggregationFactory) -> bool:
-    """Whether it is a weighted factory."""
+def takes_weights(factory: Any, where: str) -> bool:
+    """Whether a factory is weighted; raises ContractError for what is no `tff.aggregators` factory."""
+    if not isinstance(factory, typing.get_args(AggregationFactory)):
+        raise errors.ContractError(f"{where}: expected a tff.aggregators factory, found {type(factory).__name__}")
     return isinstance(factory, tff.aggregators.WeightedAggregationFactory)
-
-
-def check_factory(value: Any, where: str) -> None:
-    """Raises ContractError for what is no `tff.aggregators` factory."""
-    if not isinstance(
-        value, (tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory)
-    ):
-        raise errors.ContractError(f"{where}: expected a tff.aggregators factory, found {type(value).__name__}")
 
 
 def factory_of(create: _Create, weighted: bool) -> AggregationFactory:
     """A factory whose `create` is the given function, of (value type) or of (value type, weight type)."""
-    return _Weighted(create) if weighted else _Unweighted(create)
+    base = tff.aggregators.WeightedAggregationFactory if weighted else tff.aggregators.UnweightedAggregationFactory
+    return type("Factory", (base,), {"create": lambda self, *types: create(*types)})()
 
 
 def process_of(
@@ -191,19 +183,3 @@ def process_of(
         return aggregate(state, values, weights)
 
     return tff.templates.AggregationProcess(initialize, with_weights)
-
-
-class _Weighted(tff.aggregators.WeightedAggregationFactory):
-    def __init__(self, create: _Create):
-        self._create = create
-
-    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
-        return self._create(value_type, weight_type)
-
-
-class _Unweighted(tff.aggregators.UnweightedAggregationFactory):
-    def __init__(self, create: _Create):
-        self._create = create
-
-    def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-        return self._create(value_type)

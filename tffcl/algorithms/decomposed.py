@@ -14,7 +14,6 @@ from tffcl import aggregators, client_works, errors, finalizers, models, templat
 from tffcl.algorithms.method import LABELS, Method
 from tffcl.client_works.options import Decomposition, LocalTraining
 from tffcl.models.registry import TextCNNConfig
-from tffcl.transfers.options import Selection
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
@@ -32,7 +31,6 @@ def build_decomposed(
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     seed: int = 0,
     penalty: client_works.Penalties = None,
-    selection: Optional[Selection] = None,
 ) -> ContinualProcess:
     """The continual process of any network whose kernels are decomposed into base, mask and adaptive.
 
@@ -46,12 +44,10 @@ def build_decomposed(
       server_optimizer: None to take the aggregate as the new base, or a `tff.learning.optimizers.Optimizer`.
       seed: of everything random at the server.
       penalty: what else is added to a client's objective, on B: `Proximal`, `EWC`, any `Penalty`, or several.
-      selection: of the transfer, which is the program's part and not the process's.
 
     Returns:
       A `ContinualProcess`.
     """
-    del selection
     work = client_works.DecomposedWork(
         network, training or LocalTraining(), decomposition or Decomposition(), seed, penalty
     )
@@ -124,7 +120,6 @@ def _build_unmasked(network: models.Network, decomposition: Decomposition, **opt
     return build_decomposed(network, decomposition=unaware, **options)
 
 
-_OPTIONS = {"selection": Selection, "decomposition": Decomposition}
 FEDSEIT = Method(
     "fedseit",
     build_fedseit,
@@ -133,7 +128,7 @@ FEDSEIT = Method(
     learns=(LABELS,),
     takes=("text",),
     needs="it aligns features of text; fedweit adds what others have learned into any network",
-    options=_OPTIONS,
+    options={"decomposition": Decomposition},
     foreign="aligned",
     selection="previous",
     schedule="fedseit",
@@ -143,7 +138,7 @@ FEDWEIT = Method(
     _build_unmasked,
     "Kernels are base, mask and sparse adaptive; the adaptives of others are added in.",
     "Yoon et al., 2021",
-    options=_OPTIONS,
+    options={"decomposition": Decomposition},
     foreign="added",
     selection="previous",
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from tffcl.options import options_of
 from tffcl.parts import users_code
+from tffcl.transfers.options import Selection
 
 if TYPE_CHECKING:
     from tffcl.experiment.experiment import Experiment
@@ -74,8 +75,8 @@ class Method:
         return self.takes or labelled + (("binary",) if DENSITY in self.learns else ())
 
     def option_groups(self) -> tuple[type, ...]:
-        """Dataclasses of the method's own options."""
-        return tuple(self.options.values())
+        """Dataclasses of the method's options; with foreign adaptives also that of their selection."""
+        return (*((Selection,) if self.foreign else ()), *self.options.values())
 
     def defaults_on(self, data: str) -> Mapping[str, Any]:
         """Option -> default on a data set, where it differs from `defaults` and from what suits the data."""

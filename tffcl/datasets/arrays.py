@@ -255,13 +255,8 @@ def from_arrays(
     >>> data.label_names, data.train_labels.tolist()
     (('no', 'yes'), [0, 1])
 
-    Args:
-      train_x: numbers [N, ...].
-      train_y: N labels.
-      test_x: numbers [M, ...].
-      test_y: M labels.
-      name: what reports call the data set.
-      label_names: the label space, where labels are ids in it; by default the labels that occur, sorted.
+    `train_x` and `test_x` are numbers [N, ...] and [M, ...]; `label_names` is the label space where labels are ids in
+    it, by default the labels that occur, sorted; `name` is what reports call the data set.
 
     Raises:
       DatasetError: shapes that do not fit, values that are not finite, or labels that are missing or of two types.
@@ -290,13 +285,9 @@ def _array(values: Any, where: str) -> np.ndarray:
 
 
 def from_frames(train: pd.DataFrame, test: pd.DataFrame, *, label: str = "label", name: str = "frames") -> ArrayDataset:
-    """Two pandas frames with numeric columns and one of labels; features are scaled by the training set's mean and std.
+    """Two pandas frames with the same columns: numeric ones, and `label` with the labels.
 
-    Args:
-      train: training rows.
-      test: test rows, with the same columns.
-      label: the column of labels.
-      name: what reports call the data set.
+    Features are scaled by the training set's mean and standard deviation.
 
     Raises:
       DatasetError: a missing column, or one that is not numeric.

@@ -54,11 +54,7 @@ class BinaryDataset:
         object.__setattr__(self, "splits", types.MappingProxyType(frozen))
 
     def split(self, name: str) -> np.ndarray:
-        """The rows of one split, uint8 [N, D].
-
-        Raises:
-          DatasetError: the set has no such split.
-        """
+        """The rows of one split, uint8 [N, D]; DatasetError where the set has no such split."""
         if name not in self.splits:
             raise DatasetError(
                 f"{self.name}: has no split {name!r}, only {', '.join(self.splits) or 'none at all'}; put "
@@ -75,9 +71,6 @@ def load_binary(name: str, data_dir: Optional[PathLike] = None) -> BinaryDataset
       data_dir: the folder that holds NAME.train.data, NAME.valid.data and NAME.test.data, or a sub-folder NAME,
         debd or debd/NAME that does. None means $TFFCL_DATA_DIR if set, else the per-user cache; nothing is
         downloaded, since no checksums are published for these sets.
-
-    Returns:
-      The data set.
 
     Raises:
       DatasetError: no file at all; or a file that is empty, ragged, not binary, or of another width than the
@@ -112,12 +105,7 @@ def find(name: str, folder: Path) -> dict[str, Path]:
 
 
 def read_binary_rows(path: PathLike) -> np.ndarray:
-    """Reads a file of `0,1,...` lines, all of one width; the last line may lack its end.
-
-    Every byte is checked, all rows at once.
-
-    Returns:
-      uint8 [N, D] of 0 and 1, read-only.
+    """uint8 [N, D] of 0 and 1, read-only, from a file of `0,1,...` lines; every byte is checked, all rows at once.
 
     Raises:
       DatasetError: an empty file, a value other than 0 or 1, or a row of another width than the first; names
@@ -160,22 +148,15 @@ def _first_fault(path: PathLike, content: bytes, stride: int) -> DatasetError:
 
 
 def binarise(images: np.ndarray, threshold: float = 0.5, *, max_value: int = 255) -> np.ndarray:
-    """1 where a pixel is brighter than `threshold * max_value`, else 0; a pixel equal to that is 0.
+    """uint8 of the shape of `images`: 1 where a pixel is brighter than `threshold * max_value`, else 0.
 
-    At 0.5, bytes from 128 on are 1, and of the digits 0..16 those from 9 on.
+    `images` are uint8 [N, ...] of 0 .. max_value; `threshold` is a share of full intensity, 0 or more and below 1. At
+    0.5, bytes from 128 on are 1, and of the digits 0..16 those from 9 on.
 
     >>> binarise(np.array([[0, 127, 128, 255]], np.uint8)).tolist()
     [[0, 0, 1, 1]]
     >>> binarise(np.array([[8, 9]], np.uint8), max_value=16).tolist()
     [[0, 1]]
-
-    Args:
-      images: uint8 [N, ...], values 0 .. max_value.
-      threshold: share of full intensity, 0 or more and below 1.
-      max_value: full intensity.
-
-    Returns:
-      uint8 of the same shape.
 
     Raises:
       InputError: values that are no intensities, or a threshold out of range.
@@ -187,18 +168,10 @@ def binarise(images: np.ndarray, threshold: float = 0.5, *, max_value: int = 255
 
 
 def binarise_stochastic(images: np.ndarray, seed: int, *, max_value: int = 255) -> np.ndarray:
-    """Each pixel is 1 with the probability `value / max_value`: a pixel of 0 never, one of max_value always.
+    """uint8 of the shape of `images`: each pixel is 1 with the probability `value / max_value`.
 
-    Salakhutdinov and Murray, On the Quantitative Analysis of Deep Belief Networks, 2008. Drawn once from `seed`;
-    the same seed gives the same images on every machine and release.
-
-    Args:
-      images: uint8 [N, ...], values 0 .. max_value.
-      seed: whole number, 0 or more.
-      max_value: full intensity.
-
-    Returns:
-      uint8 of the same shape.
+    Salakhutdinov and Murray, On the Quantitative Analysis of Deep Belief Networks, 2008. `images` are uint8 [N, ...] of
+    0 .. max_value. Drawn once from `seed`, 0 or more: the same one gives the same images on every machine and release.
 
     Raises:
       InputError: values that are no intensities, or a seed that is no seed.

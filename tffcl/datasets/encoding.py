@@ -134,18 +134,14 @@ def encode(
       oov_variance: variance of the random vectors; None takes that of `vectors`. Clients that load different
         words should agree on a number.
 
-    Returns:
-      The encoded data set.
-
     Raises:
       InputError: an unknown `oov`, or `max_words` below 1.
-      WordVectorError: not one word of the documents has a vector, or the vectors do not fit the words.
+      WordVectorError: not one word of the documents has a vector.
     """
     if oov not in ("zero", "random"):
         raise InputError(f"oov must be 'zero' or 'random', found {oov!r}")
     if max_words is not None and max_words < 1:
         raise InputError(f"max_words must be at least 1 or None, found {max_words}")
-    _check(vectors)
     texts = (*dataset.train_texts, *dataset.test_texts)
     dropped = 0.0 if tokeniser else share_dropped(texts, dataset.unicode)
     if dropped > _SHARE_TO_REPORT:
@@ -184,16 +180,6 @@ def random_vector(word: str, dimension: int, variance: float) -> np.ndarray:
     bits = np.random.PCG64(seed).random_raw(dimension) >> np.uint64(11)
     unit = bits.astype(np.float64) * 2.0**-53
     return ((2.0 * unit - 1.0) * np.sqrt(3.0 * variance)).astype(np.float32)
-
-
-def _check(vectors: WordVectors) -> None:
-    if np.ndim(vectors.vectors) != 2 or len(vectors.vectors) != len(vectors.words):
-        raise WordVectorError(f"{vectors.source}: {len(vectors.words)} words, vectors {np.shape(vectors.vectors)}")
-    if not np.isfinite(vectors.vectors).all():
-        row = int(np.flatnonzero(~np.isfinite(vectors.vectors).all(axis=1))[0])
-        raise WordVectorError(
-            f"{vectors.source}: the vector of {vectors.words[row]!r} holds a value that is not finite"
-        )
 
 
 def _table(

@@ -150,9 +150,6 @@ def load_images(name: str = "digits", data_dir: Optional[PathLike] = None) -> Im
         name (the EMNIST sets in `emnist`). None means $TFFCL_DATA_DIR if set, else a per-user cache, which a
         checked download fills (not for EMNIST).
 
-    Returns:
-      The data set.
-
     Raises:
       DatasetError: no such set, or its files are missing, truncated or malformed, or cannot be fetched.
     """
@@ -196,11 +193,8 @@ def read_idx(path: PathLike, num_dimensions: int) -> np.ndarray:
     the number of dimensions, that many 4-byte sizes, and the data; big-endian.
 
     Args:
-      path: the file; whether it is gzipped is told by its content, not by its name.
-      num_dimensions: 3 for images, 1 for labels.
-
-    Returns:
-      uint8 of `num_dimensions` dimensions, read-only.
+      path: the file; gzip is recognised by content, not by name.
+      num_dimensions: of the uint8 array, which is read-only: 3 for images, 1 for labels.
 
     Raises:
       DatasetError: no regular file, a gzip file cut short, another magic number, an empty dimension, or fewer or

@@ -9,10 +9,10 @@ Education, ACL 2004. The sample is written for this project in the manner of TRE
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import os
 import random
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Callable
@@ -88,20 +88,12 @@ def seeded_split(rows: Rows, num_train: int) -> tuple[Rows, Rows]:
     return shuffled[:num_train], shuffled[num_train:]
 
 
-def _parse_trec(train: Path, test: Path, *, fine: bool) -> tuple[Rows, Rows]:
-    return read_trec(train, fine), read_trec(test, fine)
-
-
-def _parse_r8(train: Path, test: Path) -> tuple[Rows, Rows]:
-    return read_tab_separated(train), read_tab_separated(test)
-
-
-def _parse_tmn(first: Path, *others: Path) -> tuple[Rows, Rows]:
+def _parse_tmn(*paths: Path) -> tuple[Rows, Rows]:
     """The split files (validation joins training), or a seeded split of the archive, which has none."""
-    if not others:
-        return seeded_split(read_news(first), _TMN_TRAIN)
-    validation, test = others
-    return read_tab_separated(first) + read_tab_separated(validation), read_tab_separated(test)
+    if len(paths) == 1:
+        return seeded_split(read_news(paths[0]), _TMN_TRAIN)
+    train, validation, test = map(read_tab_separated, paths)
+    return train + validation, test
 
 
 def _parse_subj(subjective: Path, objective: Path) -> tuple[Rows, Rows]:
@@ -152,7 +144,7 @@ class Layout:
 
     folders: tuple[str, ...]
     file_sets: tuple[tuple[str, ...], ...]
-    parse: Callable[..., tuple[Rows, Rows]]
+    parse: Callable[..., Iterable[Rows]]
     counts: tuple[int, int]
     home_page: str
     source: download.Source
@@ -183,8 +175,10 @@ def _trec(name: str, fine: bool) -> Layout:
         "TREC_10.label": "033f22c028c2bbba9ca682f68ffe204dc1aa6e1cf35dd6207f2d4ca67f0d0e8e",
     }
     page = "https://cogcomp.seas.upenn.edu/Data/QA/QC/"
-    parse = functools.partial(_parse_trec, fine=fine)
-    return Layout(("trec", name), (tuple(sums),), parse, (5_452, 500), page, download.Source("trec", page, sums))
+    return Layout(
+        ("trec", name), (tuple(sums),), lambda *paths: [read_trec(path, fine) for path in paths], (5_452, 500), page,
+        download.Source("trec", page, sums),
+    )  # fmt: skip
 
 
 _SUBJ = {
@@ -203,7 +197,7 @@ LAYOUTS = {
     "trec6": _trec("trec6", fine=False),
     "trec50": _trec("trec50", fine=True),
     "r8": Layout(
-        ("r8",), (tuple(_R8),), _parse_r8, (5_485, 2_189),
+        ("r8",), (tuple(_R8),), lambda *paths: map(read_tab_separated, paths), (5_485, 2_189),
         "https://ana.cachopo.org/datasets-for-single-label-text-categorization",
         download.Source("r8", _R8_ADDRESS, _R8, _check_rows),
     ),
@@ -226,9 +220,6 @@ def load(name_or_path: PathLike, data_dir: PathLike | None = None) -> TextDatase
       name_or_path: trec6, trec50, r8, tmn, subj, sample, or a folder with `train.*` and `test.*` tables.
       data_dir: the folder that holds the published files, each set in a sub-folder of its name or all in one.
         None means $TFFCL_DATA_DIR if set, else a per-user cache, which a checked download fills.
-
-    Returns:
-      The data set.
 
     Raises:
       DatasetError: no such set, or its files are missing, truncated or malformed, or cannot be fetched.
@@ -264,10 +255,9 @@ def available(name_or_path: PathLike, data_dir: PathLike | None = None) -> bool:
       DatasetError: `data_dir` or $TFFCL_DATA_DIR is no folder; a mistyped one must not pass for "no data".
     """
     name = os.fspath(name_or_path)
-    if name in LAYOUTS:
-        return LAYOUTS[name].find(download.data_folder(data_dir)[0]) is not None
-    if name in images.LAYOUTS:
-        return images.LAYOUTS[name].find(download.data_folder(data_dir)[0]) is not None
+    layout = LAYOUTS.get(name) or images.LAYOUTS.get(name)
+    if layout is not None:
+        return layout.find(download.data_folder(data_dir)[0]) is not None
     if name in binary.WIDTHS:
         return bool(binary.find(name, download.data_folder(data_dir)[0]))
     return name in ("sample", "digits") or text.is_dataset_directory(name)

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -27,6 +27,7 @@ from tffcl.errors import DatasetError
 Label = Union[str, int]
 Row = tuple[str, Label]
 
+_ENDINGS = (".csv", ".tsv", ".jsonl")
 _INTEGER = re.compile(r"-?\d{1,18}")  # Python turns no more than 4,300 digits into a number
 _MARKS = "(),!?'`"
 _FOREIGN = re.compile(f"[^A-Za-z0-9{_MARKS}]")
@@ -72,7 +73,7 @@ def from_texts(
     allow_unseen_labels: bool = False,
     unicode: bool = True,
 ) -> TextDataset:
-    """Makes a data set of rows that are already in memory.
+    """A data set of rows that are already in memory; label names are sorted, as numbers if every label is an integer.
 
     >>> from_texts([("good film", "pos"), ("dull", "neg")], [("fine", "pos")]).label_names
     ('neg', 'pos')
@@ -83,9 +84,6 @@ def from_texts(
       name: what reports call the data set.
       allow_unseen_labels: let labels into the label space that only `test` has.
       unicode: whether the letters of every script are kept, see `TextDataset`.
-
-    Returns:
-      The data set; its label names are sorted (as numbers, if every label is an integer).
 
     Raises:
       DatasetError: a part without rows, a row of another form, or a label that only `test` has.
@@ -161,7 +159,7 @@ _EVERY_SCRIPT = _EveryScript(
 
 
 def tokenise(text: str, *, lower: bool = True, split: bool = True, unicode: bool = True) -> list[str]:
-    """Words and punctuation marks of `text`.
+    """Words and punctuation marks of `text`, in order.
 
     Whatever is not a letter, a digit or one of ``( ) , ! ? ' ` `` becomes a space; the suffixes 's, 've, n't,
     're, 'd, 'll and the marks ``, ! ? ( )`` become tokens of their own; the rest is cut at white space.
@@ -185,9 +183,6 @@ def tokenise(text: str, *, lower: bool = True, split: bool = True, unicode: bool
       unicode: keep the letters, marks and digits of every script, in Unicode's composed form (NFC); ’ is read as ',
         and each Chinese character is a token. False for Kim's own rule, which keeps those of English (ASCII). On
         ASCII text both are the same.
-
-    Returns:
-      The tokens in order; none for an empty text.
     """
     if unicode:
         text = unicodedata.normalize("NFC", text).translate(_EVERY_SCRIPT)
@@ -242,9 +237,6 @@ def from_files(
       allow_unseen_labels: as in `from_texts`.
       unicode: as in `from_texts`.
 
-    Returns:
-      The data set.
-
     Raises:
       DatasetError: a missing file, column or field, a malformed line, a wrong encoding, or an empty part.
     """
@@ -272,7 +264,7 @@ def from_directory(folder: PathLike, **options: Any) -> TextDataset:
         tables = _tables(folder, part)
         if len(tables) != 1:
             found = " and ".join(path.name for path in tables) or "none"
-            raise DatasetError(f"{folder}: expected one of {part}{f', {part}'.join(_READERS)}, found {found}")
+            raise DatasetError(f"{folder}: expected one of {part}{f', {part}'.join(_ENDINGS)}, found {found}")
         paths += tables
     return from_files(paths[0], paths[1], **options)
 
@@ -280,24 +272,29 @@ def from_directory(folder: PathLike, **options: Any) -> TextDataset:
 def is_dataset_directory(folder: PathLike) -> bool:
     """Whether `from_directory` would find both files, or one table."""
     folder = Path(folder)
-    return all(len(_tables(folder, part)) == 1 for part in ("train", "test")) or (
-        folder.suffix.lower() in _READERS and os.path.isfile(folder)
-    )
+    whole = folder.suffix.lower() in _ENDINGS and os.path.isfile(folder)
+    return whole or all(len(_tables(folder, part)) == 1 for part in ("train", "test"))
 
 
 def _tables(folder: Path, part: str) -> list[Path]:
-    return [path for path in (folder / (part + ending) for ending in _READERS) if os.path.isfile(path)]
+    return [path for path in (folder / (part + ending) for ending in _ENDINGS) if os.path.isfile(path)]
 
 
 def read_rows(
     path: PathLike, text_column: str = "text", label_column: str = "label", encoding: str = "utf-8"
 ) -> list[Row]:
     """(text, label) rows of one table."""
-    reader = _READERS.get(Path(path).suffix.lower())
-    if reader is None:
-        raise DatasetError(f"{path}: unknown format; the extension must be one of {', '.join(_READERS)}")
+    ending = Path(path).suffix.lower()
+    if ending not in _ENDINGS:
+        raise DatasetError(f"{path}: unknown format; the extension must be one of {', '.join(_ENDINGS)}")
+    content = raw_files.read_text(path, encoding)
+    if ending == ".jsonl":
+        cells = _read_jsonl(content, path, text_column, label_column)
+    else:
+        table = _read_csv(content, path) if ending == ".csv" else _read_tsv(content)
+        cells = _pick(table, path, text_column, label_column)
     rows: list[Row] = []
-    for line, text, label in reader(raw_files.read_text(path, encoding), path, text_column, label_column):
+    for line, text, label in cells:
         # what `from_texts` would refuse too, but naming the file and line
         if not isinstance(text, str):
             raise DatasetError(f"{path}, line {line}: the text must be a string, found {text!r:.60}")
@@ -311,32 +308,28 @@ def read_rows(
     return rows
 
 
-_Cells = Iterator[tuple[int, Any, Any]]  # line number, text, label
-
-
-def _read_csv(text: str, path: PathLike, text_column: str, label_column: str) -> _Cells:
+def _read_csv(text: str, path: PathLike) -> list[tuple[int, list[str]]]:
+    """(line number, fields) of each record."""
     # cut at LF only, each line with its end: csv itself knows CR LF and quoted line ends
     reader = csv.reader((line + "\n" for line in text.removesuffix("\n").split("\n")), strict=True)
-    rows: list[tuple[int, list[str]]] = []
-    line = 1
+    records, line = [], 1
     usual = csv.field_size_limit(len(text) + 1)  # of the whole process; 131,072 characters are no long document
     try:
         for fields in reader:
-            rows.append((line, fields))
+            records.append((line, fields))
             line = reader.line_num + 1
     except csv.Error as error:
         raise DatasetError(f"{path}, line {line}: not CSV ({error})") from None
     finally:
         csv.field_size_limit(usual)
-    return _pick(rows, path, text_column, label_column)
+    return records
 
 
-def _read_tsv(text: str, path: PathLike, text_column: str, label_column: str) -> _Cells:
-    rows = [(number, line.split("\t")) for number, line in enumerate(raw_files.split_lines(text), 1)]
-    return _pick(rows, path, text_column, label_column)
+def _read_tsv(text: str) -> list[tuple[int, list[str]]]:
+    return [(number, line.split("\t")) for number, line in enumerate(raw_files.split_lines(text), 1)]
 
 
-def _read_jsonl(text: str, path: PathLike, text_column: str, label_column: str) -> _Cells:
+def _read_jsonl(text: str, path: PathLike, text_column: str, label_column: str) -> Iterator[tuple[int, Any, Any]]:
     for number, line in enumerate(raw_files.split_lines(text), 1):
         if not line.strip():
             continue
@@ -352,25 +345,17 @@ def _read_jsonl(text: str, path: PathLike, text_column: str, label_column: str) 
         yield number, record[text_column], record[label_column]
 
 
-def _pick(rows: list[tuple[int, list[str]]], path: PathLike, text_column: str, label_column: str) -> _Cells:
+def _pick(
+    table: list[tuple[int, list[str]]], path: PathLike, text_column: str, label_column: str
+) -> Iterator[tuple[int, str, str]]:
     """The two columns; empty lines are skipped, a row of another width is an error."""
-    rows = [(line, fields) for line, fields in rows if any(fields)]
-    if not rows:
-        return
-    header = [name.strip() for name in rows[0][1]]
+    records = ((line, fields) for line, fields in table if any(fields))
+    first, header = next(records, (0, []))
+    header = [name.strip() for name in header]
     for column in (text_column, label_column):
-        if header.count(column) != 1:
-            raise DatasetError(
-                f"{path}, line {rows[0][0]}: expected one column {column!r}, found columns {header}"[:300]
-            )
-    for line, fields in rows[1:]:
+        if header and header.count(column) != 1:
+            raise DatasetError(f"{path}, line {first}: expected one column {column!r}, found columns {header}"[:300])
+    for line, fields in records:
         if len(fields) != len(header):
             raise DatasetError(f"{path}, line {line}: expected {len(header)} fields, found {len(fields)}")
         yield line, fields[header.index(text_column)], fields[header.index(label_column)].strip()
-
-
-_READERS: dict[str, Callable[[str, PathLike, str, str], _Cells]] = {
-    ".csv": _read_csv,
-    ".tsv": _read_tsv,
-    ".jsonl": _read_jsonl,
-}

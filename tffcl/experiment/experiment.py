@@ -141,7 +141,7 @@ class Experiment:
             "stream": (Stream, *self._own("stream")),
             "network": () if self.network is None else self.network.options,
             "training": (Settings, LocalTraining),
-            "method": (*self.method.options.values(), *self._own("method")),
+            "method": (*self.method.option_groups(), *self._own("method")),
             "privacy": (Privacy,),
             "runtime": (Runtime,),
             "output": (Output,),

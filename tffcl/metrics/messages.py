@@ -106,7 +106,6 @@ def link_by_likelihood(sent: ArrayLike, mean: ArrayLike, log_scale: ArrayLike, t
             "expected sent [M, d] or [R, M, d], mean [N, d] and log_scale [N, d]; got "
             f"{list(np.shape(sent))}, {list(means.shape)} and {list(scales.shape)}"
         )
-    _check_sizes(samples, means, truth)
     return _link(samples, means, scales, truth)
 
 
@@ -129,12 +128,22 @@ def link_by_distance(sent: ArrayLike, candidates: ArrayLike, truth: ArrayLike) -
         raise InputError(
             f"expected sent [M, k] and candidates [N, k]; got {list(vectors.shape)} and {list(others.shape)}"
         )
-    _check_sizes(vectors[None], others, truth)
     # The nearest candidate is the most likely one where all have the same scale.
     return _link(vectors[None], others, np.zeros_like(others), truth)
 
 
 def _link(samples: np.ndarray, means: np.ndarray, scales: np.ndarray, truth: np.ndarray) -> LinkResult:
+    if samples.shape[-1] != means.shape[-1] or not samples.size or not means.size:
+        raise InputError(
+            "expected something sent, and candidates of the same width; got "
+            f"{list(samples.shape[-2:])} and {list(means.shape)}"
+        )
+    if truth.shape != samples.shape[1:2] or not np.issubdtype(truth.dtype, np.integer):
+        raise InputError(f"truth: expected whole numbers [{samples.shape[1]}], got {truth.dtype} {list(truth.shape)}")
+    if truth.min() < 0 or truth.max() >= len(means):
+        raise InputError(
+            f"truth: expected places 0..{len(means) - 1} of candidates, found {truth.min()}..{truth.max()}"
+        )
     # Candidates that are equal are scored once and counted: rounding must not tell them apart.
     candidates, index, counts = np.unique(
         np.concatenate([means, scales], axis=1), axis=0, return_inverse=True, return_counts=True
@@ -178,21 +187,6 @@ def _finite(values: ArrayLike, name: str) -> np.ndarray:
     if not np.isfinite(array).all():
         raise InputError(f"{name}: found NaN or an infinite value; every number must be finite")
     return array
-
-
-def _check_sizes(samples: np.ndarray, candidates: np.ndarray, truth: np.ndarray) -> None:
-    """`samples` `[R, M, d]` and `candidates` `[N, d]` are of one width and not empty, and `truth` names candidates."""
-    if samples.shape[-1] != candidates.shape[-1] or not samples.size or not candidates.size:
-        raise InputError(
-            "expected something sent, and candidates of the same width; got "
-            f"{list(samples.shape[-2:])} and {list(candidates.shape)}"
-        )
-    if truth.shape != samples.shape[1:2] or not np.issubdtype(truth.dtype, np.integer):
-        raise InputError(f"truth: expected whole numbers [{samples.shape[1]}], got {truth.dtype} {list(truth.shape)}")
-    if truth.min() < 0 or truth.max() >= len(candidates):
-        raise InputError(
-            f"truth: expected places 0..{len(candidates) - 1} of candidates, found {truth.min()}..{truth.max()}"
-        )
 
 
 def reconstruction_r2(

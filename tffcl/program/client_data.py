@@ -124,18 +124,19 @@ class _StreamData(abc.ABC):
         del part
         return made
 
-    def _check_rows(self, name: str, noun: str, num_train: int, num_test: int) -> None:
-        """Raises InputError for the first client and task that ask for more examples than there are."""
+    def _check_stream(self, name: str, noun: str, num_train: int, num_test: int, num_labels: int) -> None:
+        """Raises InputError for the first client and task that ask for more examples or labels than there are."""
         for part in (part for tasks in self.stream.tasks for part in tasks):
-            for split, size, rows in (
-                ("train", num_train, np.concatenate([part.train, part.validation])),
-                ("test", num_test, part.test),
-            ):
-                largest = int(rows.max(initial=-1))
-                if largest >= size:
+            largest = {
+                f"asks for train {noun}": (max(part.train.max(initial=-1), part.validation.max(initial=-1)), num_train),
+                f"asks for test {noun}": (part.test.max(initial=-1), num_test),
+                "has label": (max(*part.labels, *part.test_labels), num_labels),
+            }
+            for wants, (number, size) in largest.items():
+                if number >= size:
                     raise InputError(
-                        f"client {part.client}, task {part.task}: asks for {split} {noun} {largest}, but {name!r} has "
-                        f"{size}; was the stream made of another data set?"
+                        f"client {part.client}, task {part.task}: {wants} {number}, but {name!r} has {size}; was the "
+                        "stream made of another data set?"
                     )
 
 
@@ -184,7 +185,7 @@ class ArrayData(_LabelledData):
       train_labels / test_labels: whole numbers [N] and [M].
       num_labels: L, labels of the data set; by default as many as occur.
       entry: what the network calls the examples.
-      one_head: labels are the data set's.
+      one_head: labels are the data set's, for a network `tffcl.models.with_label_mask`.
     """
 
     stream: TaskStream
@@ -199,6 +200,8 @@ class ArrayData(_LabelledData):
     def __post_init__(self) -> None:
         for part in ("train", "test"):
             x, labels = np.asarray(getattr(self, f"{part}_x")), np.asarray(getattr(self, f"{part}_labels"))
+            if x.dtype.kind not in "biuf":
+                raise InputError(f"{part}_x: expected numbers, found {x.dtype}")
             if len(x) != len(labels) or labels.ndim != 1 or labels.dtype.kind not in "iu":
                 raise InputError(
                     f"{part}: expected a whole label for each of {len(x)} examples, found "
@@ -206,10 +209,13 @@ class ArrayData(_LabelledData):
                 )
             object.__setattr__(self, f"{part}_x", x if x.dtype == np.uint8 else x.astype(np.float32))
             object.__setattr__(self, f"{part}_labels", labels.astype(np.int32))
-        self._check_rows("the data", "example", len(self.train_x), len(self.test_x))
-        if self.num_labels is None:
-            most = max(int(labels.max(initial=-1)) for labels in (self.train_labels, self.test_labels))
-            object.__setattr__(self, "num_labels", most + 1)
+        every = np.concatenate([self.train_labels, self.test_labels])
+        num_labels = int(every.max(initial=-1)) + 1 if self.num_labels is None else self.num_labels
+        object.__setattr__(self, "num_labels", num_labels)
+        wrong = every[(every < 0) | (every >= num_labels)]
+        if len(wrong):
+            raise InputError(f"labels: expected 0..{num_labels - 1}, found {wrong[0]} ({len(wrong)} such)")
+        self._check_stream("the data", "example", len(self.train_x), len(self.test_x), num_labels)
 
     def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
         x, labels = getattr(self, f"{split}_x"), self._labels(getattr(self, f"{split}_labels"), part)
@@ -235,7 +241,7 @@ class TextClientData(_LabelledData):
     Attributes:
       dataset: the documents as rows of token ids.
       stream: which documents belong to which client and task.
-      one_head: labels are the data set's.
+      one_head: labels are the data set's, for a network `tffcl.models.with_label_mask`.
     """
 
     dataset: EncodedTextDataset
@@ -244,7 +250,7 @@ class TextClientData(_LabelledData):
 
     def __post_init__(self) -> None:
         data = self.dataset
-        self._check_rows(data.name, "document", len(data.train_tokens), len(data.test_tokens))
+        self._check_stream(data.name, "document", len(data.train_tokens), len(data.test_tokens), len(data.label_names))
 
     @property
     def num_labels(self) -> int:  # type: ignore[override]
@@ -295,13 +301,7 @@ class DensityClientData(_StreamData):
             raise InputError(
                 f"dataset must be BinaryVectors (vectors_of_images, vectors_of_sets), found {type(data).__name__}"
             )
-        for part in (part for tasks in self.stream.tasks for part in tasks):
-            if max(part.labels) >= len(data.label_names):
-                raise InputError(
-                    f"client {part.client}, task {part.task}: has label {max(part.labels)}, but {data.name!r} has "
-                    f"{len(data.label_names)}; was the stream made of another data set?"
-                )
-        self._check_rows(data.name, "row", len(data.train_x), len(data.test_x))
+        self._check_stream(data.name, "row", len(data.train_x), len(data.test_x), len(data.label_names))
 
     def _sets(self, part: Task, split: str, *sets: np.ndarray) -> tuple[Tensors, Sequence[Tensors]]:
         data, columns = self.dataset, np.arange(self.dataset.width)

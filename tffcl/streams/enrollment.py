@@ -82,12 +82,9 @@ class Enrollment:
         >>> Enrollment.from_table(["**o", "x**"]).active(1)
         (0, 1)
 
-        Args:
-          table: `table[client][task]` is an `EnrollmentState`, its name or text ("NOT_YET", "not yet"), or a sign of
-            figure 4: x not yet, * active, o no longer. A row may be one text of signs.
-          num_clients: required number of rows; None for any.
-          num_tasks: required number of cells in each row; None for any.
-          name: of the scenario.
+        `table[client][task]` is an `EnrollmentState`, its name or text ("NOT_YET", "not yet"), or a sign of figure 4:
+        x not yet, * active, o no longer. A row may be one text of signs. `num_clients` and `num_tasks` are the size
+        that the table must have; None for any. `name` is that of the scenario.
 
         Raises:
           StreamError: another size, ragged rows, a cell that is no state, or one that cannot follow the one before

@@ -148,11 +148,6 @@ def fewer_tests(stream: TaskStream, most: int, seed: int = 42) -> TaskStream:
     `non_iid` and its like give every task all test documents of its labels. With 200 clients x 10 tasks of Tag My News
     that is 4 million documents to score at the end; a hundred for each task say as much of the mean over all tasks.
 
-    Args:
-      stream: any stream.
-      most: test documents of a task, 1 or more.
-      seed: of the draw.
-
     Raises:
       StreamError: `most` is no whole number, 1 or more.
     """

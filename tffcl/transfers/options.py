@@ -30,11 +30,6 @@ MAX_CLUSTERS, MAX_NOISED_CLUSTERS, MIN_CLUSTER_SIZE = 200, 4, 2
 _OF_SIT = ("max_clusters", "min_cluster_size", "dp_sit_clip", "dp_sit_noise")
 
 
-def _mark(chosen: Selection) -> str:
-    by_k = {"sit": "+sit", "sampled": "+sampled"}.get(chosen.selection)
-    return f"{by_k}{chosen.top_k}" if by_k else ""
-
-
 @dataclasses.dataclass(frozen=True)
 class Selection(Options):
     """Which entries of the knowledge base each client receives for a task; see `tffcl run fedseit --help`.
@@ -47,7 +42,8 @@ class Selection(Options):
         "previous",
         "Foreign adaptives: the previous task of every other client, all past tasks of all others, --top-k of them "
         "drawn at random (sampled), or the --top-k most similar (sit); or a transfer of one's own, my_file.py:NAME.",
-        metavar="previous|all|sampled|sit|FILE:NAME", mark=_mark,
+        metavar="previous|all|sampled|sit|FILE:NAME",
+        mark=lambda chosen: f"+{chosen.selection}{chosen.top_k}" if chosen.selection in ("sit", "sampled") else "",
     )  # fmt: skip
     top_k: int = option(3, "K of --selection sit and sampled.", least=1)
     max_clusters: Optional[int] = option(
@@ -107,21 +103,14 @@ class Selection(Options):
         if self.selection == "sampled":
             return transfers.Sampled(self.top_k, seed)
         if self.selection == "sit":
-            return self._sit()
+            privacy, clusters = None, MAX_CLUSTERS
+            if self.dp_sit_clip is not None and self.dp_sit_noise is not None:
+                privacy = transfers.CentroidPrivacy(self.dp_sit_clip, self.dp_sit_noise)
+                clusters = MAX_NOISED_CLUSTERS
+            smallest = self.min_cluster_size or MIN_CLUSTER_SIZE
+            return transfers.SIT(self.top_k, self.max_clusters or clusters, min_cluster_size=smallest, privacy=privacy)
         supplied = {"k": self.top_k, "num_tasks": num_tasks, "seed": seed, "num_labels": num_labels}
         made: Any = TRANSFERS.make(self.selection, supplied, own)
         if not isinstance(made, transfers.Transfer):
             raise InputError(f"selection: {self.selection} makes a {type(made).__name__}, no tffcl.transfers.Transfer")
         return made
-
-    def _sit(self) -> Transfer:
-        privacy, clusters = None, MAX_CLUSTERS
-        if self.dp_sit_clip is not None and self.dp_sit_noise is not None:
-            privacy = transfers.CentroidPrivacy(self.dp_sit_clip, self.dp_sit_noise)
-            clusters = MAX_NOISED_CLUSTERS
-        return transfers.SIT(
-            k=self.top_k,
-            q=self.max_clusters or clusters,
-            min_cluster_size=self.min_cluster_size or MIN_CLUSTER_SIZE,
-            privacy=privacy,
-        )
