@@ -224,7 +224,7 @@ class Round:
 
     Attributes:
       state: the entries of the client's state that a round reads.
-      shared: what the server broadcasts.
+      shared: broadcast by the server.
       data: `context`, `train` and `validation`.
       number: int32, the server's count of rounds.
       first: the values with which the variables begin.

@@ -162,7 +162,7 @@ class FedCurv(Penalty):
 
     theta_s are the kernels as client s trained them in the latest round in which it took part, F_s the Fisher
     information of its examples there. The server holds U and V over the latest upload of every client, so that one
-    which stays away keeps its part: a client sends what its F and F theta differ by from what it sent last, keeps
+    which stays away keeps its part: a client sends the change of its F and F theta since its last upload, keeps
     them, and takes its own part off again. The constant, which moves nothing, is left out of the penalty.
 
     Args:

@@ -84,7 +84,7 @@ class NetworkWork(LocalWork):
     def fisher(
         self, model: Model, state: Tensors, data: Mapping[str, Any], round_num: tf.Tensor | None = None
     ) -> Measure:
-        """F of the kernels on a client's training examples, drawn anew for each task, and round where it is given."""
+        """F of the kernels on a client's training examples, drawn by task, and by round if there is one."""
         key = randomness.fold(randomness.fold(state["key"], state["task"]), randomness.EXAMPLES)
         if round_num is not None:
             key = randomness.fold(key, round_num)

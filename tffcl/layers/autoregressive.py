@@ -80,7 +80,7 @@ class AutoregressiveMask:
         """The masks of all kernels under one order and one draw of numbers.
 
         Args:
-          key: int32 `[2]`, what the numbers of the hidden units are drawn from.
+          key: int32 `[2]`, of the numbers of the hidden units.
           order: int32 `[D]`, the place of each input, a permutation of 1..D.
 
         Returns:

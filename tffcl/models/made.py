@@ -15,7 +15,7 @@ from tffcl.layers.kernels import KernelLayout, VectorLayout
 from tffcl.models.network import MaskedNetwork, Tensors, glorot_uniform
 from tffcl.models.registry import MADEConfig
 
-# What a mask key is folded with, so that orders and numbers of hidden units are drawn apart.
+# Folded into the mask key, so that orders and numbers of hidden units are drawn apart.
 _ORDER, _NUMBERS = 1, 2
 ABSENT = 2
 

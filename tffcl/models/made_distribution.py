@@ -46,7 +46,7 @@ class MADE(tfp.distributions.Distribution):
       seed: of the first parameters and of the plan.
       kernels: float32 `[kernels.size]`, before connectivity; without it new variables.
       local: float32 `[local.size]`; without it new variables.
-      plan: int32 `[2 + D]`, mask key and order; without it one that hangs from the seed.
+      plan: int32 `[2 + D]`, mask key and order; without it one drawn from the seed.
       observed: float32 `[D]`, 0 at dimensions that only pad: neither scored nor drawn; without it all ones.
 
     Raises:

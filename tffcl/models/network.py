@@ -1,4 +1,4 @@
-"""What a client work needs of a model: pure functions of flat vectors.
+"""Networks as client works use them: pure functions of flat vectors.
 
 The kernels are what federated continual learning decomposes and shares; the local parts (biases, projections,
 head) belong to one client and one task. Both travel as one flat float32 vector each and are split inside.
@@ -167,7 +167,7 @@ class Masks:
     """What a masked autoencoder (MADE) needs beyond a `Network`; here the defaults, for networks without masks.
 
     Attributes:
-      plan_size: entries of the plan, what the server decides once for all clients (key and order of the masks).
+      plan_size: entries of the plan, the key and order of the masks that the server draws once for all clients.
       num_patterns: J, patterns of connectivity that training goes through and evaluation averages over.
     """
 

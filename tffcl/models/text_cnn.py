@@ -98,7 +98,7 @@ class AlignedTextCNN(_TextNetwork):
 
     @property
     def local_pieces(self) -> tuple[int, ...]:
-        """W_f, which is most of it, apart from what stands before and behind."""
+        """W_f, most of the entries, apart from the entries before and behind it."""
         own = self._parts.slice_of("foreign_projection")
         return own.start, own.stop - own.start, self.local.size - own.stop
 

@@ -1,13 +1,13 @@
 """Client states in files at the clients: a continual process over handles, and where a run's files lie.
 
 What crosses the border of a client is a handle: its number, the version of its state, and the folder that has its
-run's files. Version v of client 7 is `FOLDER/client-0007/state-v`. Each computation reads the version that its handle
-names, does what it did, and writes the next one. It returns that version, and the program puts it into the handle once
-the whole call has come back: a call that is made again, or a run that is gone on with, reads what the first try read,
-and writes the same again. Five versions stay, which is what the last two checkpoints and the call in between can need.
+run's files. Each computation reads the version that its handle names, does what it did, and writes the next one. It
+returns that version, and the program puts it into the handle once the whole call has come back: a call that is made
+again, or a run that is gone on with, reads what the first try read, and writes the same again. Five versions stay,
+which is what the last two checkpoints and the call in between can need.
 
-Prepared examples are `FOLDER/client-0007/task-TTT-SPLIT`, written once in a task; the computations that take them are
-told the number of the task. `tffcl.program.client_folders` has what is read and written at a client.
+Prepared examples are written once in a task; the computations that take them are told the number of the task.
+`tffcl.program.client_folders` has what is read and written at a client.
 """
 
 from __future__ import annotations
@@ -156,10 +156,9 @@ class HandleProcess(ContinualProcess):
 def over_handles(process: ContinualProcess, stored_data: bool = False) -> HandleProcess:
     """The same process over handles: its type C is a handle, and `initialize_clients` takes `{<key, handle>}@CLIENTS`.
 
-    A handle has `directory` (string), `client`, `version`, and `run_task` where the process's own state has it; a view
-    V is a handle and the client's own number of a task. `prepare` takes `task`, the run's number of a task, `split`, a
-    place in `SPLITS`, and raw examples or, with `stored_data`, the `directory` of files that have them; it gives the
-    `count` of examples. `next`, `end_task` and `evaluate` take `task` in the place of prepared data.
+    A view V is a handle and the client's own number of a task. `prepare` takes `task`, the run's number of a task,
+    `split`, a place in `SPLITS`, and raw examples or, with `stored_data`, the `directory` of files that have them; it
+    gives the `count` of examples. `next`, `end_task` and `evaluate` take `task` in the place of prepared data.
 
     Raises:
       ContractError: the process's `task_view` does not work on tensors.

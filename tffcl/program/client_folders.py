@@ -1,14 +1,14 @@
 """The folder of a client, as computations see it: versions of its state, prepared examples, and raw data that stay.
 
 Files are written and read by TensorFlow operations, so that it happens where a computation runs. Each is a TensorFlow
-checkpoint, `PREFIX.index` and `PREFIX.data-00000-of-00001`, with names, dtypes, shapes and a checksum of every tensor;
-TensorFlow writes both parts under other names and renames them, the index last. So a reader finds a file whole or not
-at all, and one that was damaged later is an error. TFF's worker has all operations that are used here.
+checkpoint, with names, dtypes, shapes and a checksum of every tensor; TensorFlow writes both of its parts under other
+names and renames them, the index last. So a reader finds a file whole or not at all, and one that was damaged later is
+an error. TFF's worker has all operations that are used here.
 
 A handle is a mapping with `directory` (string), `client`, `version` (int32) and, where the process has it, `run_task`.
 `DIRECTORY/client-0007/` has `state-VVVVVV`, `task-TTT-SPLIT` with prepared examples and, in a folder of data,
-`data-TTT-SPLIT`: the raw examples of a task's split, their context, and how many there are. Whoever has the data writes
-them there, with `write_client_data`; the program learns the numbers of examples and classes, and nothing else.
+`data-TTT-SPLIT`: raw examples, their context and number. Whoever has the data writes them there, with
+`write_client_data`; the program learns the numbers of examples and classes, and nothing else.
 """
 
 from __future__ import annotations
@@ -103,13 +103,9 @@ def _read_own(path: tf.Tensor, whose: Mapping[str, Any], fields: Iterable[str], 
 
 
 def read_data(handle: Handle, task: Any, split: Any, types: Mapping[str, tff.Type]) -> OrderedDict:
-    """Some tensors of a client's raw examples, and `client`, `task`, `count` and `num_classes` under `format/NAME`.
+    """Tensors `context/NAME` and `examples/NAME` of a client's raw examples, and under `format/NAME` whose they are.
 
-    Args:
-      handle: `directory`, that of the data, and `client`.
-      task: int32, the run's number.
-      split: string, one of `SPLITS`.
-      types: name, `context/NAME` or `examples/NAME`, -> type of those that are wanted.
+    `handle` has the `directory` of the data and `client`; `task` is the run's number, `split` one of `SPLITS`.
     """
     whose = {"client": handle["client"], "task": task}
     return _read_own(data_path(handle, task, split), whose, _OF_DATA, types, "task")
@@ -137,10 +133,9 @@ def write_state(handle: Handle, version: tf.Tensor, state: Mapping[str, tf.Tenso
 
 
 def _remove(prefix: tf.Tensor, scrap: tf.Tensor) -> Any:
-    """Removes a file if it is there.
+    """Removes a file if it is there, by TensorFlow's operation that renames checkpoints: it has none that deletes.
 
-    TensorFlow has no operation that deletes a file, but one that renames checkpoints: what is removed becomes `scrap`,
-    in the place of what was removed before.
+    What is removed becomes `scrap`, in the place of what was removed before.
     """
 
     def rename() -> tf.Tensor:
@@ -155,17 +150,15 @@ def _remove(prefix: tf.Tensor, scrap: tf.Tensor) -> Any:
 
 
 def check_directory(what: str, directory: object) -> None:
-    """Raises InputError if a folder for the files of all clients is no absolute path on the machines of the workers."""
+    """Raises InputError for what is no absolute path of a folder on the machines of the workers."""
     if not isinstance(directory, str) or not posixpath.isabs(directory):
         raise InputError(f"{what}: expected the absolute path of a folder where workers run, found {directory!r}")
     storage.check_path(directory, what)
 
 
 def check_regular(directory: str, client: int) -> None:
-    """Checks that a client's folder holds regular files alone, if this machine has it: TensorFlow waits for pipes.
-
-    Raises:
-      RunError: it holds something else; the message names the client and the path.
+    """Raises RunError if a client's folder, where this machine has it, holds no regular files alone: TensorFlow waits
+    for pipes.
     """
     folder = _path({"directory": directory, "client": client}).numpy().decode()
     with contextlib.suppress(OSError):  # on another machine, or not there yet
@@ -175,10 +168,10 @@ def check_regular(directory: str, client: int) -> None:
 
 
 def name_client(call: Callable[[list], Any], elements: Iterable[Any], failure: Callable[[Any], str]) -> None:
-    """Makes a call that failed for several clients again for each element alone, to name the client.
+    """Makes a call that failed for several clients again for each element alone.
 
     Raises:
-      RunError: it failed again; `failure` of the first element for which it does, with the words of TensorFlow.
+      RunError: `failure` of the first element for which it fails, with the words of TensorFlow.
     """
     for element in elements:
         try:

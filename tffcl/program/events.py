@@ -44,14 +44,13 @@ def round_event(
 
     `left_out` has the participants that the round did not count, and `left_out_reasons` why: the server refused what
     they sent (`tffcl.templates.admission`), their own training was not finite, or they are among `not_reported`,
-    since their worker got lost.
+    since their worker got lost. Unknown metrics pass through by their own names.
 
     Args:
       task: number of the task, from 0.
-      round_num: number of the round within the task, from 0.
+      round_num: number of the round within it, from 0.
       participants: the clients that took part.
-      client_metrics: what `next` reported for each of them whose worker did not get lost; unknown metrics pass through
-        by their own names.
+      client_metrics: what `next` reported for each of them whose worker did not get lost.
       measured: what the parts at the server measured, which `next` gives last.
       scores: by name, for every client its scores on tasks 0..task; None in a round without evaluation.
     """

@@ -53,11 +53,9 @@ class Results:
     Attributes:
       scores: float64 `[C, T, T]`: score of client c on task i after it learned task t; NaN for no data.
       scores_are: "accuracy", or "nll" where the examples have no labels.
-      bytes_up: for each client the sparse-coded bytes that it sent, a number per round; what it sends when a
-        task ends counts with the task's last round.
-      bytes_down: likewise received; what it receives when a task begins counts with the task's first round.
-      bytes_up_dense: as `bytes_up`, every message dense.
-      bytes_down_dense: as `bytes_down`, every message dense.
+      bytes_up / bytes_down: for each client the sparse-coded bytes that it sent or received, a number per round; what
+        travels when a task ends counts with its last round, and when one begins with its first.
+      bytes_up_dense / bytes_down_dense: likewise, every message dense.
       server_metrics: what the aggregator and the finalizer measured, by path, a value per round; None for a round in
         which nobody took part.
       seconds: `total`, and `per_client_epoch` (`wall` and `cpu`, workers included); the only part that

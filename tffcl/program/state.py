@@ -28,7 +28,7 @@ State = OrderedDict
 
 
 def project(state: Mapping[str, Any], kind: tff.Type) -> State:
-    """The entries of a client's state that a type, of `client_states` or one client's share of it, names, in its order.
+    """The entries of a client's state that a type of `client_states`, or of one of them, names, in its order.
 
     Raises:
       ContractError: the type names an entry that the state lacks.
@@ -41,11 +41,7 @@ def project(state: Mapping[str, Any], kind: tff.Type) -> State:
 
 
 def merge(state: Mapping[str, Any], changes: Mapping[str, Any]) -> State:
-    """The state with the entries that a computation returned in the place of the old ones.
-
-    Raises:
-      ContractError: an entry that the state does not have.
-    """
+    """The state with the entries that a computation returned; ContractError for one that the state does not have."""
     _check_known(state, changes)
     return OrderedDict((name, np.asarray(changes.get(name, value))) for name, value in state.items())
 

@@ -106,9 +106,7 @@ def check_data(process: ContinualProcess, data: AnyClientData, enrollment: Optio
 
 
 def check_task(process: ContinualProcess, task: AnyTask, where: str) -> None:
-    """Checks one task of one client; `where` is how messages name it.
-
-    Of a task whose examples are in files at the client only the numbers are known.
+    """Checks one task of one client, of examples in files only their numbers; `where` is how messages name it.
 
     Raises:
       InputError: no training example, a label out of range, a value that is not finite, or a tensor of
@@ -144,7 +142,11 @@ def _check_examples(
     if len(set(sizes.values())) > 1:
         raise InputError(f"{where}: tensors with different numbers of examples: {sizes}")
     if num_classes is not None and "label" in examples:
-        _check_range(examples["label"], num_classes, f"{where}: label", "the task's classes")
+        labels = examples["label"]
+        _check_range(labels, num_classes, f"{where}: label", "the task's classes")
+        if "classes" in context and not context["classes"][labels].all():
+            row = int(np.flatnonzero(~context["classes"][labels])[0])
+            raise InputError(f"{where}: label {labels[row]} at row {row} may not occur by the context's `classes`")
     if "tokens" in context and {"start", "length"} <= set(examples):
         start, length = (examples[name].astype(np.int64) for name in ("start", "length"))
         for name, places in (("start", start), ("length", length), ("start + length", start + length)):
@@ -181,11 +183,10 @@ def _check_tensors(tensors: Any, kind: tff.StructType, where: str) -> None:
 
 
 class TaskData:
-    """The raw tasks of all clients, and what each client tells the server of its own.
+    """The raw tasks of all clients, and what each client tells the server of its own (no more than of the latest task).
 
-    Keeps no more than the summaries of the latest task. `enrollment` says which clients are active in a task; None for
-    all in all. `secrets`, int32 [C, 2], are set by the run where summaries have noise that must follow from nothing
-    else (`tffcl.program.state`).
+    Without an enrollment all are active in all. `secrets`, int32 [C, 2], are set by the run where summaries have noise
+    that must follow from nothing else (`tffcl.program.state`).
     """
 
     secrets: Optional[np.ndarray] = None
