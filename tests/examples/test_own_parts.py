@@ -13,7 +13,7 @@ import command_line
 import numpy as np
 import pytest
 
-from tffcl import reports
+from tffcl.reports import summary
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own_parts.md").read_text()
@@ -59,7 +59,7 @@ def _ran(folder, run):
     def call(command):
         words = [*shlex.split(command), "--runtime", "in-process", "--learning-rate", "0.02"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reports, "write_plots", lambda _: [])
+            patch.setattr(summary, "write_plots", lambda _: [])
             return tuple(words), run(*words, cwd=folder)
 
     return command_line.once(call, lambda command: command)
