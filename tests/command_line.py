@@ -35,6 +35,7 @@ def runs() -> Iterator[Callable[..., Done]]:
 
     def call(*args: object, cwd: object = ".", program: Callable[[list[str]], None] | None = None) -> Done:
         out, err = io.StringIO(), io.StringIO()
+        logger.handlers.clear()  # those of an earlier call write to its stderr
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("TFFCL_DATA_DIR", raising=False)
             patch.chdir(cwd)

@@ -259,6 +259,9 @@ def test_other_data_sets_as_arrays():
     np.testing.assert_array_equal(as_arrays(vectors).test_x, vectors.test_x)
     assert as_arrays(data) is data
     assert isinstance(data, ArrayDataset)
+    for other in (datasets.load("sample"), datasets.rotations(digits), [[1.0]]):
+        with pytest.raises(InputError, match=f"expected images, .* found {type(other).__name__}"):
+            as_arrays(other)
 
 
 def test_every_data_set_says_what_it_holds():

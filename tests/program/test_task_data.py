@@ -97,6 +97,23 @@ def test_documents_stand_in_the_tokens_of_their_context(changes, message):
             task_data.check_task(process, task, "client 1")
 
 
+def test_with_one_head_labels_are_among_those_that_may_occur():
+    """Else its loss would be that of a score of -1e9."""
+    label, classes = tff.TensorType(np.int32, [None]), tff.TensorType(np.bool_, [3])
+    raw = tff.to_type(OrderedDict(context=OrderedDict(classes=classes), examples=OrderedDict(label=label)))
+    signature = types.SimpleNamespace(parameter=[None, None, None, types.SimpleNamespace(member=raw)])
+    process = types.SimpleNamespace(prepare=types.SimpleNamespace(type_signature=signature), max_classes=3)
+    task = ClientTask(
+        **dict.fromkeys(("context", "test_context"), {"classes": np.array([True, False, True])}),
+        **dict.fromkeys(("train", "validation"), {"label": np.array([0, 2, 2], np.int32)}),
+        test={"label": np.array([2, 1], np.int32)},
+        num_classes=3,
+    )
+    with pytest.raises(InputError, match="client 1, test: label 1 at row 1 may not occur by the context's `classes`"):
+        task_data.check_task(process, task, "client 1")
+    task_data.check_task(process, dataclasses.replace(task, test=task.train), "client 1")
+
+
 def test_no_clients(tiny, process):
     with pytest.raises(InputError, match="at least one client and one task"):
         tiny.run(process, data=tiny.TinyData(num_clients=0))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import os
+import pkgutil
 from typing import Union
 
-from tffcl.algorithms import decomposed, fed_avg, fil_ver, made
 from tffcl.algorithms.method import Method
 from tffcl.errors import InputError
 from tffcl.parts import Registry
 
-_SHIPPED: dict[str, Method] = {**decomposed.METHODS, **made.METHODS, **fil_ver.METHODS, **fed_avg.METHODS}
+_SHIPPED: dict[str, Method] = {  # the METHODS of every module of this room
+    name: each
+    for module in pkgutil.iter_modules([os.path.dirname(__file__)])
+    if module.name != "registry"
+    for name, each in getattr(importlib.import_module(f"tffcl.algorithms.{module.name}"), "METHODS", {}).items()
+}
 METHODS = Registry("method", "tffcl.methods", _SHIPPED)
 
 

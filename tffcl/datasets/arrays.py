@@ -229,15 +229,20 @@ def pad(x: np.ndarray, width: int) -> np.ndarray:
 
 
 def as_arrays(data: Any) -> ArrayDataset:
-    """Images or binary vectors as vectors of numbers, images scaled to [0, 1]."""
+    """Images or binary vectors as vectors of numbers, images scaled to [0, 1].
+
+    Raises:
+      InputError: other data.
+    """
     if isinstance(data, ArrayDataset):
         return data
-    x = (
-        (data.train_x, data.test_x)
-        if not isinstance(data, ImageDataset)
-        else [images.reshape(len(images), -1) / data.max_value for images in (data.train_images, data.test_images)]
-    )
-    return ArrayDataset(data.name, x[0], data.train_labels, x[1], data.test_labels, data.label_names)
+    if isinstance(data, ImageDataset):
+        train, test = (x.reshape(len(x), -1) / data.max_value for x in (data.train_images, data.test_images))
+    elif hasattr(data, "train_x"):
+        train, test = data.train_x, data.test_x
+    else:
+        raise InputError(f"data: expected images, binary vectors or arrays, found {type(data).__name__}")
+    return ArrayDataset(data.name, train, data.train_labels, test, data.test_labels, data.label_names)
 
 
 def from_arrays(

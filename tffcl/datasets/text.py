@@ -227,15 +227,9 @@ def from_files(
     `.csv` (quoted as spreadsheets do) and `.tsv` (cut at each tab, no quoting) have a first line that names
     the columns; `.jsonl` has an object a line. Other columns are left alone.
 
-    Args:
-      train: the file of training rows.
-      test: the file of test rows.
-      name: what reports call the data set; None takes the training file's folder.
-      text_column: column or key of the text.
-      label_column: column or key of the label.
-      encoding: of both files; a byte-order mark is dropped.
-      allow_unseen_labels: as in `from_texts`.
-      unicode: as in `from_texts`.
+    `text_column` and `label_column` are names of columns or keys; `encoding` is that of both files, whose byte-order
+    mark is dropped; `name` is by default that of the training file's folder. The other options are those of
+    `from_texts`.
 
     Raises:
       DatasetError: a missing file, column or field, a malformed line, a wrong encoding, or an empty part.

@@ -142,7 +142,11 @@ def _check_examples(
     if len(set(sizes.values())) > 1:
         raise InputError(f"{where}: tensors with different numbers of examples: {sizes}")
     if num_classes is not None and "label" in examples:
-        _check_range(examples["label"], num_classes, f"{where}: label", "the task's classes")
+        labels = examples["label"]
+        _check_range(labels, num_classes, f"{where}: label", "the task's classes")
+        if "classes" in context and not context["classes"][labels].all():
+            row = int(np.flatnonzero(~context["classes"][labels])[0])
+            raise InputError(f"{where}: label {labels[row]} at row {row} may not occur by the context's `classes`")
     if "tokens" in context and {"start", "length"} <= set(examples):
         start, length = (examples[name].astype(np.int64) for name in ("start", "length"))
         for name, places in (("start", start), ("length", length), ("start + length", start + length)):
