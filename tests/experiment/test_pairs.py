@@ -152,6 +152,14 @@ def test_the_list_is_the_matrix(run):
     assert told == {name: ["x" if kind in kinds else "-" for kind in KINDS] for name, kinds in SENSIBLE.items()}
 
 
+def test_two_sets_of_images_are_domains():
+    experiment = parse_run(["fedavg", "--data", "mnist+fashion"])
+    assert (experiment.scenario, experiment.domains) == ("domains", "classes")
+    for flags_of_others in (["--scenario", "non-iid"], ["--network", "mlp"]):
+        with pytest.raises(InputError, match=r"mnist\+fashion are domains of images, found non-iid; take domains"):
+            parse_run(["fedavg", "--data", "mnist+fashion", *flags_of_others])
+
+
 @pytest.mark.parametrize("kind", ["text", "vector", "binary"])
 def test_domains_are_of_images(kind):
     with pytest.raises(InputError, match=f"domains are rotations .* here are {kind} data"):

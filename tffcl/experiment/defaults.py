@@ -61,6 +61,7 @@ _SCHEDULES: dict[str, dict[str, Defaults]] = {
             "num_epochs": 2, "batch_size": 32, "learning_rate": 1e-3, "patience": 0, "evaluate_every": "round",
         },
         "digits": {"num_epochs": 5, "batch_size": 20, "hidden": (64,), "filters": (8, 16)},
+        "mnist+fashion": {"scenario": "domains", "domains": "classes"},
     },
     "vector": {
         "": {

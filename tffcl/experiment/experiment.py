@@ -127,6 +127,8 @@ class Experiment:
             )
         if self.scenario == "domains" and isinstance(self.data, str):
             kinds.check_domains(self.data, self.domains)
+        if self.scenario != "domains" and self.data in kinds.PAIRS:
+            raise OptionError("scenario", f"{self.data} are domains of images, found {self.scenario}; take domains")
 
     @property
     def data_name(self) -> str:
