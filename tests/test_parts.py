@@ -11,7 +11,7 @@ import pytest
 from tffcl import Experiment, datasets, parts
 from tffcl.algorithms import registry
 from tffcl.errors import InputError
-from tffcl.experiment import kinds
+from tffcl.experiment import kinds, sources
 from tffcl.experiment.groups import SCENARIOS
 from tffcl.flags import parse_run
 from tffcl.models.registry import NETWORKS
@@ -204,3 +204,19 @@ def test_what_is_no_data_set_is_said():
         InputError, match=r"data: expected a name, .* \(from_arrays, from_frames, from_texts\), found tuple"
     ):
         Experiment("ewc", data=(np.zeros(3), np.zeros(3)))
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "row", "kind", "taken"),
+    [
+        ("mine.csv", "a,b,label", "1,2,{}", "vector", datasets.ArrayDataset),
+        ("mine.tsv", "text\tlabel", "a word\t{}", "text", datasets.TextDataset),
+    ],
+)
+def test_a_table_is_data(name, head, row, kind, taken, tmp_path):
+    path = tmp_path / name
+    path.write_text("\n".join([head, *(row.format("xy"[n % 2]) for n in range(20))]) + "\n")
+    experiment = parse_run(["ewc", "--data", str(path)])
+    loaded = sources.load(experiment)
+    assert (experiment.kind, type(loaded), loaded.name, loaded.label_names) == (kind, taken, "mine", ("x", "y"))
+    assert (len(loaded.train_labels), len(loaded.test_labels)) == (16, 4)

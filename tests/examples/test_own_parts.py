@@ -13,6 +13,8 @@ import command_line
 import numpy as np
 import pytest
 
+from tffcl.reports import summary
+
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own_parts.md").read_text()
 COMMANDS = re.findall(r"^tffcl (run .*)$", PAGE, re.M)
@@ -50,10 +52,22 @@ def test_each_part_is_one_file_that_imports_none_of_the_others():
         assert all(node.module.split(".")[0] in ("tffcl",) for node in imported)
 
 
+@pytest.fixture(name="ran", scope="module")
+def _ran(folder, run):
+    """Runs a command of the page, once, as it is printed but in this process and with larger steps: (words, end)."""
+
+    def call(command):
+        words = [*shlex.split(command), "--runtime", "in-process", "--learning-rate", "0.02"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(summary, "write_plots", lambda _: [])
+            return tuple(words), run(*words, cwd=folder)
+
+    return command_line.once(call, lambda command: command)
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.rpartition("runs/")[2])
-def test_the_commands_run_and_report_as_printed(command, folder, run, no_plots):
-    words = shlex.split(command)
-    done = run(*words, "--runtime", "in-process", "--learning-rate", "0.02", cwd=folder)
+def test_the_commands_run_and_report_as_printed(command, folder, ran):
+    words, done = ran(command)
     assert done.returncode == 0, done.stderr
     directory = folder / words[words.index("--output-dir") + 1]
     config, results = (json.loads((directory / name).read_text()) for name in ("config.json", "results.json"))
@@ -65,18 +79,14 @@ def test_the_commands_run_and_report_as_printed(command, folder, run, no_plots):
     assert results["task_averaged_test_accuracy"] > 0.6  # of two labels
 
 
-def test_a_run_with_a_method_of_ones_own_is_resumed_with_the_same_options_alone(folder, run, no_plots):
-    """After the printed command: with the same flags there is nothing left to do, with others it is refused."""
-    (command,) = (command for command in COMMANDS if "fedrep" in command)
-    words = [*shlex.split(command), "--runtime", "in-process", "--learning-rate", "0.02"]
-    words[words.index("--output-dir") + 1] = "runs/stopped"
-    short = [*words]
-    short[short.index("--num-rounds") + 1] = "1"
-    assert run(*short, cwd=folder).returncode == 0
-    again = run(*short, "--resume", cwd=folder)
+def test_a_run_with_a_method_of_ones_own_is_resumed_with_the_same_options_alone(folder, ran, run, no_plots):
+    """With the same flags there is nothing left to do, and the tables are the same; with others it is refused."""
+    words, done = ran(next(command for command in COMMANDS if "fedrep" in command))
+    again = run(*words, "--resume", cwd=folder)
     assert again.returncode == 0, again.stderr
-    short[short.index("--penalty") + 1] = "11"
-    command_line.wrong(run(*short, "--resume", cwd=folder), "penalty")
+    assert again.stdout == done.stdout
+    others = ["11" if before == "--penalty" else word for before, word in zip(("", *words), words)]
+    command_line.wrong(run(*others, "--resume", cwd=folder), "penalty")
 
 
 @pytest.mark.slow

@@ -45,8 +45,8 @@ SENSELESS = [
 # Each method and each kind of data, where the code differs: the others go the same ways.
 FAST = {
     ("local", "image"), ("fedavg", "vector"), ("fedprox", "binary"), ("ewc", "text"), ("fedcurv", "image"),
-    ("replay", "text"), ("replay", "vector"), ("offline", "image"), ("fedweit", "vector"), ("fedseit", "text"),
-    ("confedmade", "binary"), ("fil-ver", "text"), ("fil-ver", "vector"), ("fil-ver", "image"),
+    ("replay", "text"), ("offline", "image"), ("fedweit", "vector"), ("fedseit", "text"), ("confedmade", "binary"),
+    ("fil-ver", "text"), ("fil-ver", "vector"),
 }  # fmt: skip
 # Data that ship; the pictures of digits are rows of 0 and 1 to a MADE.
 DATA = {"text": "sample", "image": "digits", "vector": "iris", "binary": "digits"}

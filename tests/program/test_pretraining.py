@@ -151,7 +151,7 @@ def test_weights_that_are_not_finite(tff_context):
         (Digits(2), {"clients": []}, "no client has training examples in task 0"),
         (Digits(2, without=(0, 1)), {}, "no client has training examples in task 0"),
         (Digits(2, without=(1,)), {"clients": [0, 1]}, "client 1, task 0: no training examples"),
-        (Digits(2), {"num_rounds": 0}, "num_rounds must be a whole number, 1 or more; got 0"),
+        (Digits(2), {"num_rounds": 0}, "num_rounds: expected at least 1, found 0"),
         (
             Digits(2),
             {"net": small((9, 8))},
