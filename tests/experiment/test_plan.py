@@ -203,9 +203,9 @@ def test_every_federated_method_aggregates_its_base_with_that_noise(small_plan, 
     """It comes as one vector per client, without weights, to the one mechanism that the flags describe."""
     plan, asked = small_plan(*flags.split(), *DP), []
     monkeypatch.setattr(
-        tff.aggregators.DifferentiallyPrivateFactory,
-        "gaussian_fixed",
-        lambda noise, clients, clip: asked.append((noise, clip)) or tff.aggregators.SumFactory(),
+        aggregators.ClientPrivacy,
+        "factory",
+        lambda self: asked.append((self.noise_multiplier, self.clip)) or tff.aggregators.SumFactory(),
     )
     _, factory, _ = plan.method.process(plan)
     assert asked == [(2.0, 0.5)]

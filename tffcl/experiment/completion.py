@@ -70,7 +70,8 @@ def _of_original_tasks(plan: Any, process: ContinualProcess, state: RunState) ->
     if cohorts.scores_are(process) == "nll":
         nll = [[float(np.mean(sums["losses"])) for sums in tasks] for tasks in found]
         return {"nll_of_tasks": nll, "average_nll_of_tasks": float(np.mean(nll))}
-    totals = np.array([[[sums["correct"], sums["count"]] for sums in tasks] for tasks in found]).sum(axis=0)
+    counted = [[[float(sums["correct"]), float(sums["count"])] for sums in tasks] for tasks in found]
+    totals = np.array(counted).sum(axis=0)
     accuracies = [float(right / count) if count else None for right, count in totals]
     known = [each for each in accuracies if each is not None]
     return {"accuracy_by_task": [accuracies], "average_accuracy_by_task": float(np.mean(known)) if known else None}
