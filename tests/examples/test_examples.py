@@ -75,8 +75,8 @@ def described(parts):
     told["training"] = work.training
     told["options"] = getattr(work, "options", None)
     told["penalties"] = work.penalties._penalties
-    told["aggregator"] = type(factory)
-    if hasattr(work, "model"):
+    told["aggregator"] = repr(type(factory))  # some are classes made by a function
+    if hasattr(work, "sharing"):
         told["sharing"], told["model"] = repr(work.sharing), work.model.encoder.values.tobytes()
         told["sst"] = [repr(part) for part in finalizer if type(part).__name__ == "ServerSideTraining"]
         assert told["sst"]
