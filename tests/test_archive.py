@@ -54,6 +54,7 @@ def test_the_checksum_is_that_of_the_content(path, tmp_path):
         assert archive.checksum(tmp_path / "changed.npz") != archive.checksum(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bit", [0, 3, 6])
 def test_any_byte_that_is_not_what_was_written_is_found_or_plays_no_part(path, bit):
     content, whole, missed, told = path.read_bytes(), archive.checksum(path), 0, set()

@@ -108,6 +108,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fault", "message"), FAULTS, ids=[message for *_, message in FAULTS])
 def test_a_fault_is_named_in_one_line(process, name, fault, message):
     with pytest.raises(AssertionError) as raised:

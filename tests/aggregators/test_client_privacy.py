@@ -119,6 +119,7 @@ def test_the_clip_goes_to_the_quantile_of_the_norms():
     assert 1.9 < output.measurements["dp_query_metrics"]["clip"] < 4.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("quantile", "clients"), [(None, 3), (0.5, 3), (0.5, 1000)])
 def test_tff_says_that_it_spent_the_noise_that_is_accounted_for(quantile, clients):
     """Of several Gaussians on one sum 1 / z^2 adds up (Andrew et al., 2021, theorem 1)."""

@@ -146,6 +146,7 @@ def test_gated_entries_that_were_not_sent_have_no_effect_even_when_not_finite():
     np.testing.assert_allclose(result, kept[0], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10.0, 1e6])
 def test_what_a_robust_aggregator_leaves_of_one_update_that_is_far_from_all_others(size):
     """By as much as honest clients' updates at most, where a mean goes as far as the client likes."""
@@ -169,6 +170,7 @@ def noisy_context(monkeypatch):
         yield local_runtime
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("noisy_context")
 def test_differential_privacy_clips_each_client_and_adds_noise_of_the_stated_size():
     clip, multiplier, clients = 0.5, 2.0, 4
@@ -193,6 +195,7 @@ def test_differential_privacy_clips_each_client_and_adds_noise_of_the_stated_siz
     assert np.abs(noise.mean()) < 4 * expected / np.sqrt(noise.size)
 
 
+@pytest.mark.slow
 def test_robust_aggregator_stays_near_the_honest_clients():
     factory = aggregators.gated(tff.learning.robust_aggregator())
     process = factory.create(UPDATE_TYPE, tff.TensorType(np.float32))

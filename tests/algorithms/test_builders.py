@@ -78,6 +78,7 @@ def test_the_seed_decides_the_first_base(small, parts_only):
         assert (first != other).any()
 
 
+@pytest.mark.slow
 def test_any_aggregator_and_server_optimizer(small):
     process = build_fedweit(
         small.config(),
@@ -106,6 +107,7 @@ def test_penalties_reach_the_client_work(small, parts_only):
         assert made.call_args.args[2:4] == (4, [kind(2.0, fisher_examples=9)])
 
 
+@pytest.mark.slow
 def test_a_server_optimizer_and_an_aggregator_leave_a_penaltys_sums_alone(small):
     """Adam moves every entry by its rate in the first step: the kernels, and nothing else."""
     adam = tff.learning.optimizers.build_adam(0.1)
@@ -167,6 +169,7 @@ def _right(small, builder):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("builder", "name"), ARGUMENTS)
 def test_an_argument_of_a_wrong_type_is_named_in_one_line(small, builder, name):
     right = _right(small, builder)
@@ -209,6 +212,7 @@ def test_numbers_of_numpy_are_numbers(small, parts_only):
     assert build_fed_avg(network, proximal=1, seed=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "factory",
     [

@@ -30,7 +30,7 @@ CLIENTS, TASKS, FOREIGN, IMAGE, PIXELS = 3, 2, 2, (2, 2), 4
 # gradients by their own size; with an epsilon as large as the learning rate it makes no error larger.
 LEARNING_RATE, STEPS, TERMS = 0.01, 16, 100
 ROUNDING = STEPS * TERMS * 2.0**-24
-FAST = ("fedavg", "fedseit", "confedmade", "fil-ver")  # the others beside them take longer than a minute together
+FAST = ("fedavg", "confedmade")  # the others beside them take minutes together
 # Aggregated in two ways: by a mean over the clients that sent an entry, and by a mean weighted by examples with sums
 # beside it. What runs at a client needs nothing of a runtime that differs from one algorithm to the next.
 OTHER_RUNTIMES = ("fedseit", "fed_curv")
@@ -367,6 +367,7 @@ def test_nothing_is_traced_or_compiled_again(built, played):
     assert 0 < played[1] <= 7  # one for each computation; fewer where an earlier process had the same
 
 
+@pytest.mark.slow
 def test_it_is_what_the_client_work_does_without_tff(built, small, played):
     expected = played_through(ByHand(built.work, small).process(built.process), built.data)
     assert_close(_sorted(played[0]), _sorted(expected))
@@ -385,6 +386,7 @@ def test_local_leaves_the_shared_value_alone_and_the_others_do_not(built, played
     assert [len(state["past_local"]) for state in played[0]["client"]] == [TASKS] * CLIENTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("built", OTHER_RUNTIMES, indirect=True)
 def test_it_is_the_same_in_other_runtimes(built, played, two_workers):
     """Up to rounding; in this process the number of threads changes nothing at all."""

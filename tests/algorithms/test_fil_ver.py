@@ -115,6 +115,7 @@ def _weights(states):
     return np.stack([state["shared"] for state in states])
 
 
+@pytest.mark.slow
 def test_without_a_past_task_ver_is_plain_federated_averaging():
     """In the scattered scenario no client ever has a past task: VER without SST is vanilla, to the bit."""
     scattered = Enrollment.scattered(CLIENTS, TASKS)
@@ -144,6 +145,7 @@ def test_the_mean_is_weighted_by_examples():
     np.testing.assert_allclose(states[0]["shared"], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", ["sampled", "embeddings"])
 def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
     decreasing = Enrollment.decreasing(CLIENTS, TASKS)
@@ -167,6 +169,7 @@ def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
         assert results.bytes_up_dense[client][-1] == 0
 
 
+@pytest.mark.slow
 def test_a_client_that_is_not_there_yet_is_not_rehearsed():
     increasing = Enrollment.increasing(CLIENTS, TASKS)
     seen = [set() for _ in range(TASKS)]
@@ -201,6 +204,7 @@ def test_a_task_with_nobody_leaves_the_model_as_it_is():
     assert measured[4] == measured[1] + 2 * 2  # what client 0 had sent is still there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sharing", "widths", "options"),
     [
@@ -251,6 +255,7 @@ def _tensors(kind):
         yield from _tensors(child)
 
 
+@pytest.mark.slow
 def test_built_anew_it_gives_the_same_and_one_trace_serves_every_task_and_any_number_of_clients(plain, monkeypatch):
     traces = collections.Counter()
 
@@ -287,6 +292,7 @@ def test_the_frozen_encoder_stays_what_it_was():
         model.encoder.values[0] = 1
 
 
+@pytest.mark.slow
 def test_other_parts_may_be_chosen(plain):
     results, states = _run(_built(**OTHER_PARTS), rounds=1)
     assert np.isfinite(_weights(states)).all()
@@ -398,6 +404,7 @@ class Texts:
         return ClientTask(context, examples, none, context, examples, 2)
 
 
+@pytest.mark.slow
 def test_texts_from_federated_pre_training_to_rehearsal():
     network = EmbeddingClassifier(TextEncoder(4, True, 3, (6,)), MLP(3, 2, (5,)), 1e-4)
     training = LocalTraining(10, 4, 0.02, patience=0)

@@ -320,6 +320,7 @@ def test_the_drift_of_the_closed_form_is_bounded_and_does_not_add_up(small):
         assert 0.01 < drift.max() <= 0.04 / 2 + 1e-6
 
 
+@pytest.mark.slow
 def test_retention_reduces_the_drift_in_the_gradient_form(small):
     drift = []
     for retention in (0.0, 30.0):

@@ -92,6 +92,7 @@ def _exported(name, entries, form):
     return work, state, foreign, models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_predicts_what_the_client_predicts(case):
     work, state, foreign, models = _exported(*case)
@@ -118,6 +119,7 @@ def test_a_document_scores_the_same_alone_and_in_any_batch(case):
     np.testing.assert_allclose(model(wide), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [CASES[1], CASES[4]])  # which have all the layers between them
 def test_tensorflow_lite_predicts_the_same_with_built_in_operations_only(case):
     *_, models = _exported(*case)
@@ -151,6 +153,7 @@ for name in ("tffcl", "tensorflow_federated"):
 """
 
 
+@pytest.mark.slow
 def test_a_saved_model_loads_without_this_library(tmp_path):
     np.save(tmp_path / "tokens.npy", TOKENS)
     names = ["fedweit", "fedseit"]  # which have all the layers between them

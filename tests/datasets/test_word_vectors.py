@@ -311,6 +311,7 @@ def test_training_on_own_text():
     assert not np.allclose(first.vectors, other.vectors)
 
 
+@pytest.mark.slow
 def test_training_does_not_depend_on_pythons_hash():
     code = (
         "import hashlib, tffcl.datasets as d\n"

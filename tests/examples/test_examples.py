@@ -47,6 +47,7 @@ def test_it_reads_in_a_sitting(name):
     assert len((EXAMPLES / f"{name}.py").read_text().split("\n")) <= 71
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "builder", "flags"),
     [

@@ -65,6 +65,7 @@ def _ran(folder, run):
     return command_line.once(call, lambda command: command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.rpartition("runs/")[2])
 def test_the_commands_run_and_report_as_printed(command, folder, ran):
     words, done = ran(command)
@@ -98,6 +99,7 @@ def test_a_worker_needs_nothing_of_the_user_s_code(folder, run, no_plots):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_runs(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     (code,) = (block for block in BLOCKS if "tffcl.Experiment" in block)

@@ -80,6 +80,7 @@ FIL_VER = list(fil_ver.METHODS)
 STUDY = fil_ver.STUDY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["offline" if name == "offline-vee" else name for name in FIL_VER])
 def test_every_method_of_fil_ver_has_its_client_work(small_plan, parts_only, name):
     plan = small_plan("fil-ver", "--method", name, "--num-tasks", "3", "--proximal", "0.25")

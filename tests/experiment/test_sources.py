@@ -76,7 +76,6 @@ def test_images_are_the_first_at_hand_of_those_of_the_paper(tmp_path, monkeypatc
         ("fil-ver --data digits --num-clients 20", ["examples_per_task=150", "domain 0", "20 clients", "ask for"]),
         ("fil-ver --data digits --domains mild --num-tasks 5", ["--num-tasks: 5", "4 domains"]),
         ("fil-ver --data mnist+fashion --data-dir .", ["mnist", "train-images-idx3-ubyte"]),
-        ("fedavg --data mnist+fashion --data-dir . --runtime in-process", ["mnist+fashion"]),
     ],
 )
 def test_what_the_data_cannot_give_is_one_line_and_leaves_nothing(run, tmp_path, line, parts):

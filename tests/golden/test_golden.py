@@ -9,8 +9,8 @@ import pytest
 from loading import module_at
 
 golden = module_at(pathlib.Path(__file__).with_name("golden.py"))
-QUICK = ("text-fedseit-sit", "text-fedavg", "density-confedmade", "density-fedprox-ewc", "domain-fil-ver")
-SLOW = ("text-fedweit", "text-local", "density-replay", "density-fedcurv", "density-agnostic", "density-offline",
+QUICK = ("text-fedavg", "density-confedmade")
+SLOW = ("text-fedseit-sit", "density-fedprox-ewc", "domain-fil-ver", "text-fedweit", "text-local", "density-replay", "density-fedcurv", "density-agnostic", "density-offline",
         "domain-ebr", "domain-naive-end-to-end", "domain-federated")  # fmt: skip
 
 

@@ -209,6 +209,7 @@ def attended_by_hand(tokens, vectors, adaptives, attention):
 ATTENTION = np.array([[1.0, -0.7], [0.0, 0.4], [-1.3, 2.0]], np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [2, 5, 64])
 def test_precomputed_responses_give_the_direct_features(world, batch_size):
     vectors, adaptives = world
@@ -276,6 +277,7 @@ def with_gradients(function, attention, projections):
     return [value, *tape.gradient(total, [attention, projections])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [None, [4, 0, 4]])
 @pytest.mark.parametrize("entries", range(PLACES + 1))
 def test_aligned_and_its_gradients_are_those_of_equations_2_and_3(entries, rows):

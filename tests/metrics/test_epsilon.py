@@ -108,6 +108,7 @@ def test_hidden_draws_without_replacement_are_amplified():
     assert found.hidden < found.known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [-1.0, 0.0, 1.0])
 @pytest.mark.parametrize("most", [2, 20])
 def test_no_pair_of_federations_is_told_apart_better_than_that(most, others):

@@ -157,6 +157,7 @@ def attack(send, known=600, attacked=400, **kwargs):
     )
 
 
+@pytest.mark.slow
 def test_a_linear_map_gives_everything():
     assert attack(lambda factors, raw: raw) == pytest.approx(1, abs=1e-3)
     matrix = np.random.default_rng(3).normal(size=(6, 9))

@@ -170,6 +170,7 @@ def test_one_step_moves_every_part(name):
         assert delta.numpy().any(), f"{part} has not moved"
 
 
+@pytest.mark.slow
 def test_training_learns_and_evaluation_stands_at_the_mean():
     encoder, context, examples = small("image")
     net = EmbeddingClassifier(encoder, MLP(4, 3, (7,)))

@@ -221,6 +221,7 @@ def frozen(case):
     return FrozenEncoder(encoder, random_weights(encoder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_frozen_encoder_encodes_as_the_encoder_does(case, compiled):

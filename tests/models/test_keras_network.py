@@ -72,6 +72,7 @@ def _randomise(model):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_equal_the_models_own(name):
     model = _randomise(MODELS[name]())
@@ -132,6 +133,7 @@ def _sgd(network, count, rate=0.1):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_trains_in_a_loop_inside_a_federated_computation(tff_context, name):
     model = _randomise(MODELS[name]())
@@ -248,6 +250,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", REFUSED)
 def test_refuses(message):
     with pytest.raises(errors.InputError, match=message):
@@ -275,6 +278,7 @@ def _bidirectional():
     )
 
 
+@pytest.mark.slow
 def test_what_starts_anew_with_every_task_is_said_and_listed(caplog):
     with caplog.at_level(logging.INFO):
         roles = KerasNetwork(_bidirectional()).weights_by_role

@@ -320,6 +320,7 @@ def test_a_task_starts_from_how_often_each_dimension_is_one():
     assert shared.start(none, {"observed": tf.ones([4])}, {"x": tf.constant(x)}) is none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CONFIGS)
 def test_squared_gradients_are_those_of_one_example_after_the_other(case):
     network = MADENetwork(CONFIGS[case])

@@ -53,6 +53,7 @@ def test_patterns_are_averaged_in_probability():
     np.testing.assert_allclose(tf.function(made.prob)(everything(5)), np.mean(alone, axis=0), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_samples_are_as_probable_as_log_prob_says(case):
     """Every one of the 2^4 inputs, within five standard errors of its own probability."""

@@ -30,6 +30,7 @@ def _trained(benchmark, rows, config, **schedule):
     return outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masks", [1, 4])
 def test_fair_coins_cannot_be_predicted(benchmark, masks):
     """The published order-agnostic model reports 13.81 nats for 30 coins, whose entropy is 20.79."""

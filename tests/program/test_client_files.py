@@ -87,6 +87,7 @@ def test_what_stays_of_a_client(in_files):
         assert len(list(client.iterdir())) == 2 * (KEPT_VERSIONS + others) + 1
 
 
+@pytest.mark.slow
 def test_stopped_after_every_event_and_moved(tiny, process, in_memory, tmp_path):
     place = tmp_path / "clients-0"
     for number in range(NUM_EVENTS + 1):
@@ -101,6 +102,7 @@ def test_stopped_after_every_event_and_moved(tiny, process, in_memory, tmp_path)
     assert len(list(place.iterdir())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [0, 1])
 def test_versions_that_no_checkpoint_knows_of(tiny, process, in_memory, tmp_path, monkeypatch, back):
     """Stopped after files were written, and the last checkpoint too is lost: each state is read as it then was."""
@@ -314,6 +316,7 @@ def test_what_computations_take_from_and_give_to_clients(both):
         assert leaves(kind.result) == given, name
 
 
+@pytest.mark.slow
 def test_what_is_aggregated_is_what_the_method_declares(both):
     plain, process = both
     for name in ("next", "end_task"):

@@ -23,6 +23,7 @@ def written(tiny, process, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_same_run_to_the_bit(tiny, process, written, tmp_path):
     tiny.run(process, tmp_path / "memory", tiny.TinyData(3, 2), num_rounds=1)
     data, files = StoredData(str(written), 3, 2), ClientFiles(str(tmp_path / "clients"))

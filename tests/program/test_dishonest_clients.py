@@ -245,6 +245,7 @@ def _in_process(tff_context):  # which is installed first, for tests here need i
         yield own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_run_goes_on_as_if_the_client_did_not_take_part(method, in_process, monkeypatch):
     make, _, acts = METHODS[method]
@@ -258,6 +259,7 @@ def test_the_run_goes_on_as_if_the_client_did_not_take_part(method, in_process, 
     assert_equal(run, Run(honest, make, monkeypatch, len(acts), without=True))
 
 
+@pytest.mark.slow
 def test_in_a_worker_and_with_states_in_files(tff_context, monkeypatch, tmp_path):
     make, _, acts = METHODS["fil-ver"]
     files = {"client_files": ClientFiles(str(tmp_path / "clients"))}
@@ -284,6 +286,7 @@ SUMMARIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reason", "act"), SUMMARIES)
 def test_a_summary_that_is_none(reason, act, tiny, process, monkeypatch, in_process):
     """The client receives nothing for that task and is nobody's choice later, as one that tells nothing."""
@@ -311,6 +314,7 @@ def test_a_summary_that_is_none(reason, act, tiny, process, monkeypatch, in_proc
     assert_equal(lied, silent)
 
 
+@pytest.mark.slow
 def test_pre_training_goes_on_without_it(in_process, monkeypatch):
     def network():
         return EmbeddingClassifier(VectorEncoder(rehearsing.INPUTS, True, rehearsing.SIZE, ()), MLP(3, 4, ()))

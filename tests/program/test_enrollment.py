@@ -157,6 +157,7 @@ def test_to_a_newcomer_the_shared_value_is_news(fresh):
     assert events.bytes_down(state, [1], [1, 2], [2]) == {1: told}
 
 
+@pytest.mark.slow
 def test_everybody_always_is_as_without_an_enrollment(tiny, process, tmp_path):
     everybody = tiny.run(process, tmp_path / "full", enrollment=Enrollment.full(3, 3), clients_per_round=2)
     plain = tiny.run(process, tmp_path / "plain", clients_per_round=2)
@@ -210,6 +211,7 @@ def test_nobody_ever(tiny, process):
     assert made.to_json()["average_accuracy_by_task"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [TABLE, GAP])
 def test_stopped_after_every_event_and_gone_on_with(tiny, process, tmp_path, table):
     options = {"clients_per_round": 1, "num_rounds": 2}
@@ -247,6 +249,7 @@ def test_nothing_is_traced_twice_for_any_number_of_clients_tasks_and_rounds(tiny
     assert sorted(traces) == ["evaluate", "train"]
 
 
+@pytest.mark.slow
 def test_whatever_else_is_sent_counts(tiny, tff_context):
     class Sending(tiny.TinyWork):
         def train(self, *args):

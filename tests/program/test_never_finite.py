@@ -31,6 +31,7 @@ SYSTEMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_whole_run_of_clients_that_are_never_finite(system, tmp_path):
     make, build = SYSTEMS[system]

@@ -92,6 +92,7 @@ def accuracy(net, frozen, classifier):
     return (found == DIGITS.test_labels).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variational", [True, False])
 def test_central_pretraining_learns_its_task(tff_context, variational):
     net = network(variational)
@@ -101,6 +102,7 @@ def test_central_pretraining_learns_its_task(tff_context, variational):
     assert accuracy(net, frozen, classifier) > 0.9
 
 
+@pytest.mark.slow
 def test_federated_pretraining_learns_and_tells_of_its_rounds(tff_context):
     net, told = network(), Told()
     training = dataclasses.replace(QUICK, num_epochs=4, learning_rate=5e-3)
@@ -121,10 +123,12 @@ class Reversed(Digits):
         return dataclasses.replace(one, **parts)
 
 
+@pytest.mark.slow
 def test_entries_in_another_order_give_the_same_weights(tff_context):
     np.testing.assert_array_equal(run(Reversed(2))[0].values, run(Digits(2))[0].values)
 
 
+@pytest.mark.slow
 def test_the_same_clients_and_seed_give_the_same_weights(tff_context):
     everybody = run(Digits(3, without=(1,)))  # who has no examples takes no part
     named = run(Digits(3), clients=[0, 2])

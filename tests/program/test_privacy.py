@@ -35,6 +35,7 @@ def private(tiny, noisy):
     return compose_continual_process(tiny.TinyWork(), by_name(base=PRIVACY.factory()), finalizer)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_and_accounts_for_all_rounds(tiny, private, tmp_path):
     options = {"clients_per_round": 2, "privacy": PRIVACY}
     with pytest.raises(StopError):
@@ -75,6 +76,7 @@ class Told(SIT):
         return super().summarise(vectors, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [None, 1, 4])
 def test_noise_on_summaries_follows_from_secrets_that_a_run_keeps(tiny, process, noisy, tmp_path, stop):
     """Also where it is stopped before its first round is done, when the summaries have been told already."""
@@ -94,6 +96,7 @@ def test_noise_on_summaries_follows_from_secrets_that_a_run_keeps(tiny, process,
     assert not any(number < 2**16 for seed in other.seeds.values() for number in seed[:2])  # once in 10,000 runs
 
 
+@pytest.mark.slow
 def test_draws_that_an_epsilon_rests_on_follow_from_a_secret(tiny, private, process, noisy, tmp_path):
     def drawn(made, **options):
         recorder = systems.Recorder()

@@ -104,6 +104,7 @@ def test_all_that_crosses_is_on_the_page(made):
     assert listed == {"centroids"}.union(*map(crossing, made.values()))
 
 
+@pytest.mark.slow
 def test_clients_reach_the_server_in_rounds_and_nowhere_else(made):
     """By aggregation; the rest is for each client by itself, and goes to the program as the table says."""
     process = made["confedmade"]

@@ -60,6 +60,7 @@ def test_stopped_after_every_event(tiny, process, straight, tmp_path):
     same(tmp_path, straight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 6])
 def test_stopped_between_the_line_of_history_and_the_checkpoint(tiny, process, straight, tmp_path, monkeypatch, stop):
     from tffcl.program.run_directory import RunDirectory
@@ -95,6 +96,7 @@ def test_in_memory_equals_on_disk(tiny, process, straight):
     assert tiny.run(process, clients_per_round=2).to_json()["accuracy"] == results(straight)["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "remove"])
 def test_a_damaged_checkpoint_is_passed_over(tiny, process, straight, stopped, tmp_path, damage, caplog):
     folder = stopped(5, tmp_path)
@@ -231,6 +233,7 @@ def test_two_processes_cannot_share_a_directory(tiny, process, tmp_path):
         tiny.run(process, tmp_path, resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["checkpoint", "knowledge", "manifest", "history"])
 def test_a_full_disk_leaves_the_last_checkpoint_whole(tiny, process, straight, stopped, tmp_path, monkeypatch, what):
     folder = stopped(5, tmp_path)  # the next event ends a task, with which the knowledge base grows

@@ -28,6 +28,7 @@ def _open_mask():
     os.umask(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["local", "in-process"])
 def test_all_that_a_run_leaves_is_for_its_owner_alone(tiny, process, tmp_path, open_mask, where):
     def everything():
@@ -58,6 +59,7 @@ def steps_on_the_board(folder):
     return found, values
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_again_and_again_has_one_value_a_step(tiny, process, tmp_path):
     folder = tmp_path / "run"
     for _ in range(4):

@@ -183,6 +183,7 @@ def summarise(task):
     return task.train["feature"][:, None].astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [False, True], ids=["in memory", "in files"])
 def test_the_same_run_in_each_order(tiny, twin, straight, tmp_path, files):
     kept = ClientFiles(str(tmp_path / "clients")) if files else None
@@ -199,6 +200,7 @@ def test_the_same_run_in_each_order_in_process(tiny, twin, tmp_path):
     assert history(tmp_path / "True") == history(tmp_path / "False")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True], ids=["alone", "with the process"])
 def test_the_same_run_from_files_that_were_written_in_each_order(tiny, twin, straight, tmp_path, known):
     write_client_data(TwinData(swapped=True), tmp_path / "data", process=twin if known else None)

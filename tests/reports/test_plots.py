@@ -61,6 +61,7 @@ def test_bytes_by_hand():
     assert curves.cumulative_megabytes(HISTORY, "bytes_down") == pytest.approx([0.5, 0.5, 1.0])
 
 
+@pytest.mark.slow
 def test_write_plots_of_a_run(tmp_path):
     (tmp_path / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in HISTORY) + '{"eve')
     running = reports.write_plots(tmp_path)

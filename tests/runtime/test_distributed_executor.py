@@ -91,6 +91,7 @@ def test_nobody_is_missing_while_no_worker_gets_lost(two, monkeypatch):
     assert next(numbers) == FETCHES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])  # the first also computes what is at the server
 @pytest.mark.parametrize("fetch", range(FETCHES))
 def test_whenever_a_worker_gets_lost(two, victim, fetch, monkeypatch, caplog):
@@ -164,6 +165,7 @@ def test_retry_is_the_default_and_other_contexts_know_nothing_of_it(pair, tff_co
     assert_round_of(result, range(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["retry", "leave-out"])
 def test_a_worker_that_hangs_is_noticed_within_the_time_for_a_call(pair, choice, monkeypatch):
     seconds, noticed = 3.0, []

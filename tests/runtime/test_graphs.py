@@ -164,6 +164,7 @@ def test_keys_of_another_client_are_not_found():
         np.testing.assert_array_equal(look_everywhere(given, [wanted] * 3), expected)
 
 
+@pytest.mark.slow
 def test_a_table_lives_as_long_as_the_data_set_that_reads_it():
     @tff.tensorflow.computation(_KEYS)
     def looked_up(keys):

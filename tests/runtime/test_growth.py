@@ -50,6 +50,7 @@ def _context(request, tff_context):
         yield entered.context
 
 
+@pytest.mark.slow
 def test_rounds_leave_nothing_behind(context, monkeypatch):
     living = set()
 

@@ -137,6 +137,7 @@ def test_nothing_is_compiled_again_and_memory_does_not_grow():
     assert compiler.call_count == 1
 
 
+@pytest.mark.slow
 def test_graphs_are_freed_with_their_computations():
     in_process_runtime._plan.cache_clear()
     gc.collect()

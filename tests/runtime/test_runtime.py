@@ -192,6 +192,7 @@ def _secure_mean():
     return aggregators.SparseMeanFactory.secure(BOUND).create(UPDATE_TYPE)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("context")
 def test_secure_sparse_mean_is_the_plain_one_within_a_step_of_quantisation(secure_mean, caplog):
     state = secure_mean.initialize()

@@ -71,6 +71,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
 def test_worker_is_gone_after_the_process_ends(start_script, ending):
     process, worker_pid = start_script(ending)

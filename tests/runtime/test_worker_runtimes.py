@@ -108,6 +108,7 @@ def test_a_worker_that_is_killed_in_mid_round(victim, caplog):
         assert len(entered.events) == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_stands_still_in_mid_round_is_lost_and_takes_part_again_when_it_goes_on(pair):
     with two_workers(pair, patience=3.0) as (entered, workers):
         assert _quick(CLIENTS) == 10

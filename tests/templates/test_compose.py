@@ -237,6 +237,7 @@ def one_round(process):
     return process.next(server, states, data)[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -82,6 +82,7 @@ def brute_force(measure, base, task, clients, summaries, k, include_own=False) -
     return chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("measure", "include_own"), [*((measure, False) for measure in MEASURES), ("mean_cosine", True)]
 )
@@ -228,6 +229,7 @@ def test_one_computation_serves_any_number_of_entries_and_clients(monkeypatch):
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["best_match", "mmd"])
 @pytest.mark.usefixtures("tff_context")
 def test_time_grows_with_the_number_of_entries_and_no_faster(measure):
