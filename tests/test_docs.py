@@ -58,3 +58,9 @@ def test_a_command_of_the_docs_is_taken(run, monkeypatch, tmp_path, words):
 
 def test_there_are_commands_to_test():
     assert len(TOLD) > 15
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page):
+    for name in re.findall(r"`([a-z_]+/[a-z_/]*\.py)`", page.read_text()):
+        assert any((folder / name).exists() for folder in (ROOT, ROOT / "tffcl", ROOT / "docs")), name
