@@ -17,19 +17,8 @@ from pathlib import Path
 from typing import Any
 
 TOOL = "pip-audit==2.10.1"
-DATABASES: dict[str, tuple[str, ...]] = {
-    "the index's own advisories": (),
-    "OSV": ("--vulnerability-service", "osv"),
-}
-_EXPORT = (
-    "export",
-    "--quiet",
-    "--all-extras",
-    "--all-groups",
-    "--no-emit-project",
-    "--no-header",
-    "--no-annotate",
-)
+DATABASES: dict[str, tuple[str, ...]] = {"the index's own advisories": (), "OSV": ("--vulnerability-service", "osv")}
+_EXPORT = ("export", "--quiet", "--all-extras", "--all-groups", "--no-emit-project", "--no-header", "--no-annotate")
 
 
 def main(args: list[str]) -> int:
@@ -38,31 +27,14 @@ def main(args: list[str]) -> int:
         pins = Path(folder, "requirements.txt")
         subprocess.run([uv, *_EXPORT, "--output-file", str(pins)], stdout=subprocess.DEVNULL, check=True)
         for database, flags in DATABASES.items():
-            command = [
-                uv,
-                "tool",
-                "run",
-                "--quiet",
-                TOOL,
-                "--disable-pip",
-                "--progress-spinner",
-                "off",
-                "-f",
-                "json",
-            ]
+            command = [uv, "tool", "run", "--quiet", TOOL, "--disable-pip", "--progress-spinner", "off", "-f", "json"]
             done = subprocess.run(
-                [*command, *flags, "-r", str(pins), *args],
-                capture_output=True,
-                text=True,
-                check=False,
+                [*command, *flags, "-r", str(pins), *args], capture_output=True, text=True, check=False
             )
             looked_up, passed_over = _split(done.stdout)
             if looked_up:
                 return _report(database, looked_up, passed_over)
-            print(
-                f"{database}: nothing could be looked up: {_reason(done.stderr, passed_over)}",
-                file=sys.stderr,
-            )
+            print(f"{database}: nothing could be looked up: {_reason(done.stderr, passed_over)}", file=sys.stderr)
     return 2
 
 
@@ -73,9 +45,7 @@ def _split(output: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _reason(stderr: str, passed_over: list[dict[str, Any]]) -> str:
-    return (
-        passed_over[0]["skip_reason"] if passed_over else (stderr.strip().splitlines() or ["no output"])[-1]
-    )
+    return passed_over[0]["skip_reason"] if passed_over else (stderr.strip().splitlines() or ["no output"])[-1]
 
 
 def _report(database: str, looked_up: list[dict[str, Any]], passed_over: list[dict[str, Any]]) -> int:

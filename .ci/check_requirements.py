@@ -72,8 +72,7 @@ def _pythons(marker: str) -> list[str]:
     return [
         one
         for one in PYTHONS
-        if not marker
-        or Marker(marker).evaluate({**where, "python_version": one, "python_full_version": f"{one}.9"})
+        if not marker or Marker(marker).evaluate({**where, "python_version": one, "python_full_version": f"{one}.9"})
     ]
 
 
@@ -95,9 +94,7 @@ def main() -> int:
         ("pinned by a constraint, not resolved", constraints - lock),
         ("resolved, not among the constraints", lock - constraints),
     ):
-        problems += [
-            f"{name}=={version} for Python {python}: {words}" for name, version, python in sorted(pins)
-        ]
+        problems += [f"{name}=={version} for Python {python}: {words}" for name, version, python in sorted(pins)]
 
     versions: dict[str, set[str]] = {}
     for name, version, _ in plain:
@@ -109,10 +106,7 @@ def main() -> int:
             problems.append(f"{requirement} is asked for, {found or 'nothing'} is pinned")
     if "pyarrow" in versions:
         problems.append("pyarrow is pinned: nothing here needs it")
-    print(
-        "\n".join(problems)
-        or f"{len(plain)} pins for {len(PYTHONS)} Pythons, of {len(lock)} resolved, are in order"
-    )
+    print("\n".join(problems) or f"{len(plain)} pins for {len(PYTHONS)} Pythons, of {len(lock)} resolved, are in order")
     return 1 if problems else 0
 
 

@@ -43,9 +43,7 @@ def documents(
     vectors[:2] = 0
     label = rng.integers(0, 4, count + held_out).astype(np.int32)
     whole = OrderedDict(start=np.cumsum(lengths, dtype=np.int32) - lengths, length=lengths, label=label)
-    parts = (
-        OrderedDict((n, v[part]) for n, v in whole.items()) for part in (slice(count), slice(count, None))
-    )
+    parts = (OrderedDict((n, v[part]) for n, v in whole.items()) for part in (slice(count), slice(count, None)))
     return OrderedDict(vectors=vectors, tokens=tokens), *parts
 
 
@@ -132,9 +130,7 @@ def work_of(dimension: int, foreign: int, epochs: int, form: str = "closed_form"
 
 def show(what: str, times: tuple[float, float, float], target: str) -> None:
     """One line of the report."""
-    print(
-        f"{what:<62} {times[0] * 1e3:8.1f} ms {times[1] * 1e3:8.1f} ms {times[2]:6.2f}x  {target}", flush=True
-    )
+    print(f"{what:<62} {times[0] * 1e3:8.1f} ms {times[1] * 1e3:8.1f} ms {times[2]:6.2f}x  {target}", flush=True)
 
 
 def ratios(pairs: int) -> None:
@@ -173,16 +169,7 @@ def reference() -> None:
         for method in ("fedweit", "fedseit"):
             output = pathlib.Path(folder) / method
             flags = ["--method", method, "--dataset", "trec6", "--num-rounds", "3", "--num-epochs", "10"]
-            command = [
-                sys.executable,
-                "-m",
-                "tffcl.cli",
-                "run",
-                "fedseit",
-                *flags,
-                "--output-dir",
-                str(output),
-            ]
+            command = [sys.executable, "-m", "tffcl.cli", "run", "fedseit", *flags, "--output-dir", str(output)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             results = json.loads((output / "results.json").read_text())
             accuracy = 100 * results["task_averaged_test_accuracy"]
@@ -191,9 +178,7 @@ def reference() -> None:
 
 def main() -> None:
     """Parses the flags and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", action="store_true", help="run TREC6 instead (data: TFFCL_DATA_DIR)")
     parser.add_argument(
         "--runtime",

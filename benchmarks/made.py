@@ -29,7 +29,8 @@ import tensorflow as tf  # noqa: E402
 
 from tffcl import datasets, errors  # noqa: E402
 from tffcl.client_works import FusedAdam  # noqa: E402
-from tffcl.models import MADE, MADEConfig, MADENetwork, made_checks  # noqa: E402
+from tffcl.models import MADE, MADEConfig, MADENetwork  # noqa: E402
+from tffcl.models.made import largest_leak_of_patterns  # noqa: E402
 
 IMAGES = ("digits", "mnist", "fashion-mnist")
 
@@ -209,7 +210,7 @@ def scorer(made: MADE, rows_at_once: int = 1000) -> Callable[[np.ndarray], float
 
 def check_blind(made: MADE) -> None:
     """Ends the program if any output is under the influence of its own input or of one that comes later."""
-    leak = tf.function(functools.partial(made_checks.largest_leak_of_patterns, made.network))
+    leak = tf.function(functools.partial(largest_leak_of_patterns, made.network))
     found = float(leak(tf.convert_to_tensor(made.kernels), made.plan))
     if found != 0.0:
         raise SystemExit(f"no density: an output depends on what it must not see (slope {found})")
@@ -226,20 +227,13 @@ def load(name: str, data_dir: str | None) -> tuple[np.ndarray, np.ndarray]:
 
 def parse() -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--dataset", default="adult", help=f"adult, connect4, nltcs, ... or one of {', '.join(IMAGES)}")
     add("--data-dir", help="default: TFFCL_DATA_DIR")
     add("--hidden", type=int, nargs="*", default=[500], help="units of each hidden layer (default 500)")
     add("--num-masks", type=int, default=8, help="patterns trained with and averaged over (default 8)")
-    add(
-        "--agnostic",
-        choices=["order", "connectivity", "both"],
-        default="order",
-        help="what patterns differ in",
-    )
+    add("--agnostic", choices=["order", "connectivity", "both"], default="order", help="what patterns differ in")
     add("--no-direct", action="store_true", help="no direct connection")
     add("--activation", default="relu")
     add("--learning-rate", type=float, default=3e-3)
@@ -249,12 +243,7 @@ def parse() -> argparse.Namespace:
     add("--max-epochs", type=int, default=1000)
     add("--seed", type=int, default=0)
     add("--held-out-only", action="store_true", help="never look at the rows to score: for choosing flags")
-    add(
-        "--against-eager",
-        type=int,
-        metavar="ROWS",
-        help="only compare an epoch of so many rows with an eager one",
-    )
+    add("--against-eager", type=int, metavar="ROWS", help="only compare an epoch of so many rows with an eager one")
     return parser.parse_args()
 
 

@@ -61,9 +61,7 @@ class DrawnTexts:
         rng = np.random.default_rng([client, task])
         topics = rng.choice(8, LABELS, replace=False)  # tasks share topics
         parts = [self._draw(rng, topics, count) for count in (self._documents, *[self._documents // 4] * 2)]
-        context = OrderedDict(
-            vectors=self._vectors, tokens=np.concatenate([words for words, _ in parts], None)
-        )
+        context = OrderedDict(vectors=self._vectors, tokens=np.concatenate([words for words, _ in parts], None))
         firsts = np.cumsum([0, *(words.size for words, _ in parts)])
         train, validation, test = (
             OrderedDict(
@@ -75,9 +73,7 @@ class DrawnTexts:
         )
         return ClientTask(context, train, validation, context, test, LABELS)
 
-    def _draw(
-        self, rng: np.random.Generator, topics: np.ndarray, count: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _draw(self, rng: np.random.Generator, topics: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Words int32 [count, LENGTH] and label int32 [count]."""
         label = rng.integers(0, LABELS, count).astype(np.int32)
         own = 2 + 30 * topics[label][:, None] + rng.integers(0, 30, (count, LENGTH))
@@ -182,9 +178,7 @@ def growth(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Parses the flags and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, help="clients (default: a row of sizes up to 200 x 10)")
     parser.add_argument("--tasks", type=int, default=10, help="tasks of each client (default 10)")
     parser.add_argument("--per-round", type=int, default=10, help="clients of a round (default 10)")
@@ -194,13 +188,9 @@ def main() -> None:
     parser.add_argument("--dimension", type=int, default=50, help="of the word vectors (default 50)")
     parser.add_argument("--filters", type=int, default=32, help="of each kernel size (default 32)")
     parser.add_argument("--centroids", type=int, default=10, help="Q of SIT (default 10)")
-    parser.add_argument(
-        "--runtime", choices=["local", "in-process", "remote"], default="local", help="default local"
-    )
+    parser.add_argument("--runtime", choices=["local", "in-process", "remote"], default="local", help="default local")
     parser.add_argument("--workers", type=int, default=1, help="workers on this machine (default 1)")
-    parser.add_argument(
-        "--growth", type=int, metavar="ROUNDS", help="only so many rounds of one small problem"
-    )
+    parser.add_argument("--growth", type=int, metavar="ROUNDS", help="only so many rounds of one small problem")
     options = parser.parse_args()
     if options.growth:
         growth(options)

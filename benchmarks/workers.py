@@ -31,17 +31,12 @@ def within(context: tff.framework.SyncExecutionContext, call: Callable[[], None]
 
 def main() -> None:
     """Parses the flags and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs for each ratio (default 7)")
     parser.add_argument("--clients", type=int, default=8, help="clients of a round (default 8)")
     options = parser.parse_args()
     print(f"{'':<62} {'one':>11} {'two':>11} {'ratio':>7}  target")
-    with (
-        runtime.local(num_threads=1) as one,
-        runtime.local(num_threads=1, num_workers=2) as two,
-    ):
+    with runtime.local(num_threads=1) as one, runtime.local(num_threads=1, num_workers=2) as two:
         for epochs, target in ((30, ">= 1.70"), (10, ""), (1, "")):
             work = fedseit.work_of(100, 2, epochs)
             process = build_fedseit(work.network.config, num_foreign=2, training=work.training)

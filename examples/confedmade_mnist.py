@@ -1,76 +1,54 @@
-"""ConFedMADE on digits: clients learn densities of one digit after another, and help each other without sharing data.
+"""ConFedMADE on digits: clients learn densities, task after task, under one autoregressive mask from the server.
 
-    uv run examples/confedmade_mnist.py                                 # with whatever data are at hand
-    uv run examples/confedmade_mnist.py --data-dir DIR                  # MNIST
-    uv run examples/confedmade_mnist.py --help                          # all flags: those of `tffcl run confedmade`
+    uv run examples/confedmade_mnist.py                                    # digits of 8 x 8 pixels, no data needed
+    uv run examples/confedmade_mnist.py --data-dir DIR --method finetune   # MNIST; a baseline
+    uv run examples/confedmade_mnist.py --help                             # flags: those of `tffcl run confedmade`
 
-Without data it takes scikit-learn's digits of 8 x 8 pixels, and ends within two minutes.
-
-Paul, Frey, Kamath, Kersting, Mundt: Masked Autoencoders are Efficient Continual Federated Learners, 2023. Line
-numbers below are those of its algorithm 2.
+Paul, Hong, Yu, Kersting, Mundt: Masked Autoencoders are Efficient Continual Federated Learners, 2023. Line numbers
+below are those of its algorithm 1.
 """
 
 from __future__ import annotations
 
-import click
+import dataclasses
 
-from tffcl.commands import ConFedMADEOptions, confedmade_flags, exit_with
-
-
-@click.command(help=__doc__.partition("\n")[0])
-@confedmade_flags
-def main(**flags) -> None:
-    """Runs ConFedMADE, or with --method one of its baselines."""
-    options = ConFedMADEOptions(**flags)
-
-    from tffcl.commands import confedmade, running, vector_data  # once the flags are known to be right
-
-    # Pictures as rows of zeros and ones. Labels serve to make tasks; nothing is trained with them.
-    vectors, options = vector_data.load_vectors(options)
-
-    # Who learns what, and when: by default each task is a single digit.
-    stream = vector_data.split(options, vectors)
-    folder = running.choose_directory(options, vectors.name)
-
-    from tffcl import program
-    from tffcl.commands import made_results
-
-    # What a client receives of the others' knowledge for a task: lines 6 and 10.
-    transfer = confedmade.build_transfer(options)
-
-    # What clients and server do in a round: lines 9-15.
-    if options.method == "confedmade":
-        process = build_confedmade(options, vectors.width, transfer.num_foreign(options.num_clients))
-    else:
-        process = confedmade.build_process(options, vectors.width, transfer)
-
-    # All tasks and rounds: lines 4 and 8. Every round leaves a checkpoint.
-    data = program.DensityClientData(vectors, vector_data.pooled(options.method, stream))
-    with running.open_runtime(options):
-        config = confedmade.config_of(options, vectors, stream)
-        running.learn(options, process, data, transfer, folder, config)
-        made_results.complete(folder, options, process, vectors, stream)
-    running.show(folder)
+import tffcl
+from tffcl import algorithms, client_works, models, reports, templates
 
 
-def build_confedmade(options: ConFedMADEOptions, input_size: int, num_foreign: int):
-    """The process: kernel = (base * mask + adaptive + sum of attention * foreign adaptive) * M (eq. 5)."""
-    from tffcl import algorithms
-    from tffcl.commands import base_privacy, confedmade
+@tffcl.script("confedmade")
+def main(experiment: tffcl.Experiment) -> None:
+    """Pictures as rows of zeros and ones, a digit a task (lines 4 and 8); prints NLL in nats."""
+    plan = experiment.plan()
+    results = plan.run(build_confedmade if experiment.method.name == "confedmade" else None)
+    reports.show(results.directory)
 
+
+def build_confedmade(plan: tffcl.Plan) -> templates.ContinualProcess:
+    """What clients and server do in a round: lines 9-15."""
+    # Kernels are (base * mask + adaptive + sum of attention * foreign adaptive) * M (eq. 5); M hangs from the server's
+    # seed and order, the same at every client (eq. 4, lines 2 and 3). Foreign adaptives arrive at a task's start
+    # (lines 6 and 10).
+    sizes = dataclasses.replace(plan.group(models.MADEConfig), input_size=plan.input_shape[0])
     return algorithms.build_confedmade(
-        # Lines 2 and 3: M from the server's seed and order, the same at every client (eq. 4).
-        confedmade.made_config(options, input_size),
-        num_foreign=num_foreign,
-        training=confedmade.training_of(options),
-        # Eq. 6: lambda_1 keeps sparse what is sent, lambda_2 keeps past tasks as they were. Line 7: A starts at B / f.
-        # Line 14: B goes to the server where the mask and M let it through.
-        decomposition=confedmade.decomposition_of(options),
-        seed=options.seed,
-        # The mean over the senders, unless --dp-base-clip asks for noise.
-        **base_privacy.aggregator_of(options),
+        sizes,
+        num_foreign=plan.transfer.num_foreign(plan.num_clients),
+        training=client_works.LocalTraining(
+            num_epochs=plan.num_epochs,
+            batch_size=plan.batch_size,
+            learning_rate=plan.learning_rate,
+            patience=plan.patience,
+        ),
+        decomposition=client_works.Decomposition(
+            sparsity=plan.sparsity,  # lambda_1 of eq. 6: what is sent stays sparse
+            retention=plan.retention,  # lambda_2 of eq. 6: past tasks stay as they were
+            adaptive_factor=plan.adaptive_factor,  # line 7: A starts at B / f
+            gate_cutoff=plan.gate_cutoff,  # line 14: B goes to the server where the mask and M let it through
+        ),
+        aggregator=plan.aggregator(),  # the mean over the senders, unless --dp-base-clip asks for noise
+        seed=plan.seed,
     )
 
 
 if __name__ == "__main__":
-    exit_with(main, "confedmade_mnist.py")
+    main()

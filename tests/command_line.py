@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import logging
 import pathlib
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 import pytest
 
-from tffcl.commands import exit_with
+from tffcl.console import exit_with
 
 
 class Done(NamedTuple):
@@ -26,23 +24,23 @@ class Done(NamedTuple):
 
 
 def runs() -> Iterator[Callable[..., Done]]:
-    """Gives what runs the command line, or another command, in the folder `cwd`; TFFCL_DATA_DIR is not set."""
+    """Gives what runs the command line, or a program of `tffcl.script`, in `cwd`; TFFCL_DATA_DIR is not set."""
     from tffcl.cli import tffcl
+
+    def main(args: list[str]) -> None:
+        exit_with(tffcl, args=args)
 
     logger = logging.getLogger("tffcl")
     before = logger.handlers[:], logger.propagate
 
-    def call(*args: object, cwd: object = ".", command: click.Command = tffcl) -> Done:
+    def call(*args: object, cwd: object = ".", program: Callable[[list[str]], None] | None = None) -> Done:
         out, err = io.StringIO(), io.StringIO()
+        logger.handlers.clear()  # those of an earlier call write to its stderr
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("TFFCL_DATA_DIR", raising=False)
             patch.chdir(cwd)
-            with (
-                contextlib.redirect_stdout(out),
-                contextlib.redirect_stderr(err),
-                pytest.raises(SystemExit) as ended,
-            ):
-                exit_with(command, args=[str(arg) for arg in args])
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+                (program or main)([str(arg) for arg in args])
         return Done(ended.value.code, out.getvalue(), err.getvalue())
 
     yield call
@@ -73,9 +71,11 @@ def once(function: Callable, told_apart: Callable[..., Hashable] = lambda *_, **
     return call
 
 
-def what_is_built(options: Any) -> str:
-    """What flags ask of a process: all but the number of rounds, where the run stands and whether it goes on."""
-    return repr(dataclasses.replace(options, num_rounds=0, output_dir=None, client_dir=None, resume=False))
+def what_is_built(method: Any, plan: Any) -> str:
+    """What a process depends on: all options but the number of rounds, and where the run is kept and computed."""
+    left_out = ("num_rounds", "output_dir", "client_dir", "resume", "runtime", "workers")
+    options = {name: value for name, value in plan.experiment.values.items() if name not in left_out}
+    return repr((method.name, options, plan.input_shape))
 
 
 def small_vectors(folder: pathlib.Path) -> pathlib.Path:

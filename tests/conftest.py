@@ -58,9 +58,9 @@ def run() -> Iterator[Callable]:
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of commands draw nothing: for tests to which their pictures are not the matter."""
-    from tffcl import reports
+    from tffcl.reports import summary
 
-    monkeypatch.setattr(reports, "write_plots", lambda _: [])
+    monkeypatch.setattr(summary, "write_plots", lambda _: [])
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ _SOON = 60.0  # and for what the kernel does by itself
 
 @functools.cache
 def _may_have_a_network() -> bool:
-    probe = "from tffcl.runtime.network import enter_private_network; enter_private_network()"
+    probe = "from tffcl.runtime.serve import enter_network_namespace; enter_network_namespace()"
     return subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 0
 
 
@@ -158,9 +158,7 @@ class Accident:
       lines: How many lines have to stand there before.
     """
 
-    def __init__(
-        self, address: str, happen: Callable[[], object], history: pathlib.Path | None = None, lines: int = 0
-    ):
+    def __init__(self, address: str, happen: Callable[[], object], history: pathlib.Path | None = None, lines: int = 0):
         self._address, self._happen, self._history, self._lines = address, happen, history, lines
         self._happened, self._lock = False, threading.Lock()
 
@@ -173,16 +171,16 @@ class Accident:
         self._happen()
 
     def __enter__(self) -> Accident:
-        from tffcl.runtime.composed_values import PartExecutor
+        from tffcl.runtime.executor import WorkerExecutor
 
-        plain = PartExecutor.fetch
+        plain = WorkerExecutor.fetch
 
-        def fetch(executor: PartExecutor, value_ref: object) -> object:
-            self._may_happen(executor._worker_stub._worker.address)
+        def fetch(executor: WorkerExecutor, value_ref: object) -> object:
+            self._may_happen(executor._stub.address)
             return plain(executor, value_ref)
 
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(PartExecutor, "fetch", fetch)
+        self._patch.setattr(WorkerExecutor, "fetch", fetch)
         return self
 
     def __exit__(self, kind: object, *exc_info: object) -> None:

@@ -1,17 +1,34 @@
-"""tffcl: federated continual learning on TensorFlow Federated."""
+"""Federated continual learning on TensorFlow Federated.
+
+`tffcl.Experiment("fedseit", data="sample").run()` runs a method on data; the rooms hold what methods are made of:
+
+  algorithms     published methods and baselines          transfers    who learns from whom
+  client_works   what a client trains, keeps and sends    aggregators  how updates become one
+  models         networks                                 finalizers   what the server does with the aggregate
+  layers         Keras layers                             templates    the contract, and its composition
+  datasets       data sets and word vectors               streams      who sees what when
+  program        the driver of a run                      runtime      where computations run
+  reports        tables and plots of runs                 metrics      accuracy, forgetting, bytes, epsilon
+  testing        checks of a method's contract
+"""
 
 import atexit
+import importlib.metadata
 import sys
 
-__version__ = "0.1.0"
+import lazy_loader
+
+__version__ = importlib.metadata.version("tffcl")
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _end_stock_context() -> None:
+    # Whether or not a program enters a runtime, and without importing TFF for one that does not use it.
     if "tensorflow_federated" in sys.modules:
-        from tffcl.runtime import stock_context
+        from tffcl.runtime import quiet
 
-        stock_context.drop()
+        quiet.drop_stock_context()
 
 
-# Whether or not a program enters a runtime, and without importing TFF for one that does not use it.
 atexit.register(_end_stock_context)

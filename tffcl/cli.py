@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import pathlib
 from importlib import metadata
-from typing import Any
+from typing import Any, Optional
 
 import click
 
-from tffcl.commands import (
-    ConFedMADEOptions,
-    FedSeITOptions,
-    FilVerOptions,
-    confedmade_flags,
-    exit_with,
-    fedseit_flags,
-    fil_ver_flags,
-    fil_ver_tables,
-)
-from tffcl.commands.run_options import as_flags
+from tffcl.algorithms import registry
+from tffcl.console import exit_with
+from tffcl.experiment import kinds
+from tffcl.experiment.groups import SCENARIOS
+from tffcl.flags import RunGroup
+from tffcl.models.registry import NETWORKS
+from tffcl.papers import FIL_VER_TABLES
+from tffcl.transfers.options import TRANSFERS
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,182 +24,146 @@ def tffcl() -> None:
     """Federated continual learning on TensorFlow Federated."""
 
 
-@tffcl.group()
+@tffcl.group(cls=RunGroup)
 def run() -> None:
     """Run a method on data, and leave a run directory."""
 
 
-@run.command()
-@fedseit_flags
-def fedseit(**flags: Any) -> None:
-    """FedSeIT and its baselines on text: clients with different tasks help each other without sharing data.
-
-    Clients learn one task after another; what they learned of a task, sparse, helps others with theirs.
-    """
-    options = FedSeITOptions(**flags)
-    from tffcl.commands import fedseit as command
-
-    command.run(options)
-
-
-@run.command()
-@confedmade_flags
-def confedmade(**flags: Any) -> None:
-    """ConFedMADE and its baselines: clients learn densities of images or binary vectors, task after task.
-
-    NLL in nats, in three ways: without any task label, with the task known, and with the newest parameters.
-    """
-    options = ConFedMADEOptions(**flags)
-    from tffcl.commands import confedmade as command
-
-    command.run(options)
+@tffcl.command("list")
+def list_parts() -> None:
+    """Methods and the kinds of data that they take, data sets, networks, transfers."""
+    click.echo(f"{'method':20}" + "".join(f"{kind:9}" for kind in kinds.KINDS) + "about")
+    for name in registry.METHODS.names:
+        method = registry.find_method(name)
+        marks = ["x" if kind in method.kinds else "-" for kind in kinds.KINDS]
+        click.echo(f"{name:20}" + "".join(f"{mark:9}" for mark in marks) + method.about)
+    for kind in kinds.KINDS:
+        click.echo(f"\n{kind} data: {', '.join(each for each, found in kinds.NAMES.items() if found == kind)}")
+    others = [name for name in kinds.DATA.names if name not in kinds.NAMES]
+    if others:
+        click.echo(f"\ndata of installed packages: {', '.join(others)}")
+    for title, registry_of in (
+        ("networks", NETWORKS), ("scenarios", SCENARIOS), ("transfers (--selection)", TRANSFERS),
+    ):  # fmt: skip
+        click.echo(f"\n{title}: {', '.join(registry_of.names)}")
+    click.echo(
+        "\nimages are rows of 0 and 1 to methods that take binary data alone, or with --network made; vectors with "
+        "--network mlp\nmy_file.py:NAME names a method, data, network, scenario or transfer of one's own"
+    )
 
 
-@run.command("fil-ver")
-@fil_ver_flags
-def fil_ver(**flags: Any) -> None:
-    """FIL-VER and its baselines: image classifiers meet one domain after another, on clients that come and go.
+_SEEDS = click.option(
+    "--seed", "seeds", type=int, multiple=True, default=(1, 2), show_default=True, help="Seeds; may be repeated."
+)
+_ROWS = click.option("--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]")
+_JOBS = click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+_FLAGS = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS...]")
 
-    Clients and server rehearse on embeddings of what is past, from an encoder that was frozen after the first task.
-    """
-    options = FilVerOptions(**flags)
-    from tffcl.commands import fil_ver as command
 
-    command.run(options)
+def _passed_on(command: Any) -> Any:
+    """Flags of `tffcl run` that `tffcl reproduce` takes too, and hands on."""
+    for name in ("runtime", "data-dir", "num-epochs", "num-rounds"):
+        command = click.option(f"--{name}", f"passed_{name.replace('-', '_')}", help="As for `tffcl run`.")(command)
+    return command
+
+
+def _as_flags(passed: dict[str, Any], flags: tuple[str, ...]) -> list[str]:
+    given = [
+        text
+        for name, value in passed.items()
+        if name.startswith("passed_") and value is not None
+        for text in (f"--{name[7:].replace('_', '-')}", str(value))
+    ]
+    return [*given, *flags]
+
+
+def _folder(paper: str) -> Any:
+    return click.option(
+        "--output-dir", default=f"runs/reproduce-{paper}", show_default=True, help="The folder of all runs."
+    )
 
 
 @tffcl.group()
 def reproduce() -> None:
-    """Run the experiments of a paper, and put the figures beside the paper's."""
+    """Run the experiments of a paper, and put the figures beside the paper's.
+
+    Stopped and given again, it goes on where it was. FLAGS after `--` are those of `tffcl run`, and stand over the
+    table's own.
+    """
 
 
 @reproduce.command("fedseit")
+@click.option("--data", "--dataset", "names", multiple=True, help="A data set; may be repeated.  [default: all five]")
+@click.option("--variant", "variants", multiple=True, help="A row of the table; may be repeated.  [default: all]")
 @click.option(
-    "--dataset", "datasets", multiple=True, help="A data set; may be repeated.  [default: all five]"
+    "--retention", "retentions", type=float, multiple=True, default=(1.0, 0.1), show_default=True, help="lambda_2."
 )
-@click.option(
-    "--variant", "variants", multiple=True, help="A row of the table; may be repeated.  [default: all]"
-)
-@click.option(
-    "--retention",
-    "retentions",
-    type=float,
-    multiple=True,
-    default=(1.0, 0.1),
-    show_default=True,
-    help="lambda_2.",
-)
-@click.option("--seed", "seeds", type=int, multiple=True, default=(1, 2), show_default=True, help="Seeds.")
-@click.option(
-    "--num-rounds", type=click.IntRange(min=1), default=10, show_default=True, help="Rounds a task."
-)
-@click.option(
-    "--num-epochs", type=click.IntRange(min=1), default=50, show_default=True, help="Epochs a round."
-)
-@click.option("--data-dir", metavar="DIR", help="As for `tffcl run fedseit`.")
 @click.option("--embeddings", metavar="FILE|NAME", help="As for `tffcl run fedseit`.")
-@click.option(
-    "--output-dir", default="runs/reproduce-fedseit", show_default=True, help="The folder of all runs."
-)
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@_SEEDS
+@_passed_on
+@_folder("fedseit")
+@_JOBS
+@_FLAGS
 def reproduce_fedseit(
-    datasets: tuple[str, ...], variants: tuple[str, ...], retentions: tuple[float, ...], seeds: tuple[int, ...],
-    num_rounds: int, num_epochs: int, data_dir: str | None, embeddings: str | None, output_dir: str, jobs: int,
+    names: tuple[str, ...], variants: tuple[str, ...], retentions: tuple[float, ...], embeddings: Optional[str],
+    seeds: tuple[int, ...], output_dir: str, jobs: int, flags: tuple[str, ...], **passed: Any,
 ) -> None:  # fmt: skip
-    """Table 2 of the FedSeIT paper. Stopped and given again, it goes on where it was."""
-    from tffcl.commands import reproduce_fedseit as command
+    """Table 2 of the FedSeIT paper."""
+    from tffcl.papers import fedseit, tables
 
-    schedule = as_flags(
-        {
-            "num_rounds": num_rounds,
-            "num_epochs": num_epochs,
-            "data_dir": data_dir or None,
-            "embeddings": embeddings or None,
-        }
-    )
-    command.reproduce(
-        datasets or command.DATASETS,
-        variants or tuple(command.VARIANTS),
-        retentions,
-        seeds,
-        schedule,
-        output_dir,
-        jobs,
-    )
+    table = fedseit.table(names, variants, retentions)
+    given = _as_flags({**passed, "passed_embeddings": embeddings}, flags)
+    tables.reproduce(table, table.rows, seeds, given, pathlib.Path(output_dir), jobs)
 
 
 @reproduce.command("confedmade")
 @click.option(
-    "--table",
-    "number",
-    type=click.IntRange(1, 4),
-    default=3,
-    show_default=True,
+    "--table", "number", type=click.IntRange(1, 4), default=3, show_default=True,
     help="1: masks over clients; 2: choices of MADE; 3: all methods; 4: cut-off of the gates.",
-)
-@click.option(
-    "--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]"
-)
-@click.option("--seed", "seeds", type=int, multiple=True, default=(1, 2), show_default=True, help="Seeds.")
-@click.option("--num-rounds", type=click.IntRange(min=1), help="As for `tffcl run confedmade`.")
-@click.option("--num-epochs", type=click.IntRange(min=1), help="As for `tffcl run confedmade`.")
-@click.option(
-    "--num-clients",
-    type=click.IntRange(min=1),
-    help="As for `tffcl run confedmade`, where a row does not assign its tasks; in place of those of table 1.",
-)
-@click.option("--data-dir", metavar="DIR", help="As for `tffcl run confedmade`.")
-@click.option("--runtime", type=click.Choice(["local", "in-process"]), help="As for `tffcl run confedmade`.")
-@click.option(
-    "--output-dir", default="runs/reproduce-confedmade", show_default=True, help="The folder of all runs."
-)
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS...]")
+)  # fmt: skip
+@click.option("--num-clients", "passed_num_clients", help="As for `tffcl run`; not where a row assigns its tasks.")
+@_ROWS
+@_SEEDS
+@_passed_on
+@_folder("confedmade")
+@_JOBS
+@_FLAGS
 def reproduce_confedmade(
-    number: int, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int,
-    flags: tuple[str, ...], **schedule: Any,
+    number: int, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, flags: tuple[str, ...],
+    **passed: Any,
 ) -> None:  # fmt: skip
-    """A table of the ConFedMADE paper. Stopped and given again, it goes on where it was.
+    """A table of the ConFedMADE paper."""
+    from tffcl.papers import confedmade, tables
 
-    FLAGS after `--` are those of `tffcl run confedmade`, and stand over the table's own.
-    """
-    from tffcl.commands import reproduce_confedmade as command
-
-    command.reproduce(number, rows, seeds, [*as_flags(schedule), *flags], output_dir, jobs)
+    table, root = confedmade.table(number), pathlib.Path(output_dir) / f"table{number}"
+    tables.reproduce(table, table.chosen(rows), seeds, _as_flags(passed, flags), root, jobs)
 
 
 @reproduce.command("fil-ver")
 @click.option(
-    "--table",
-    "name",
-    type=click.Choice(fil_ver_tables.NAMES),
-    default="rotations",
-    show_default=True,
+    "--table", "name", type=click.Choice(FIL_VER_TABLES), default="rotations", show_default=True,
     help="Domains of Fashion-MNIST; classes: MNIST and Fashion-MNIST under the same labels; enrollment: figure 8; "
     "permuted: figure 5; privacy: noise on what is sent; leak: what an attacker makes of what is sent.",
-)
-@click.option(
-    "--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]"
-)
-@click.option("--seed", "seeds", type=int, multiple=True, default=(1, 2), show_default=True, help="Seeds.")
-@click.option("--data-dir", metavar="DIR", help="As for `tffcl run fil-ver`.")
-@click.option("--runtime", type=click.Choice(["local", "in-process"]), help="As for `tffcl run fil-ver`.")
-@click.option(
-    "--output-dir", default="runs/reproduce-fil-ver", show_default=True, help="The folder of all runs."
-)
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS...]")
+)  # fmt: skip
+@_ROWS
+@_SEEDS
+@_passed_on
+@_folder("fil-ver")
+@_JOBS
+@_FLAGS
 def reproduce_fil_ver(
     name: str, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, flags: tuple[str, ...],
-    **places: Any,
+    **passed: Any,
 ) -> None:  # fmt: skip
-    """A table or figure of the FIL-VER paper. Stopped and given again, it goes on where it was.
+    """A table or figure of the FIL-VER paper."""
+    root, given = pathlib.Path(output_dir) / name, _as_flags(passed, flags)
+    from tffcl.papers import fil_ver, tables
 
-    FLAGS after `--` are those of `tffcl run fil-ver`, and stand over the table's own.
-    """
-    from tffcl.commands import reproduce_fil_ver as command
-
-    command.reproduce(name, rows, seeds, [*as_flags(places), *flags], output_dir, jobs)
+    if name == "leak":
+        fil_ver.reproduce_leak(rows, seeds, given, root)
+        return
+    table = fil_ver.table(name)
+    tables.reproduce(table, table.chosen(rows), seeds, given, root, jobs)
 
 
 @tffcl.command()
@@ -209,39 +171,34 @@ def reproduce_fil_ver(
 @click.option("--markdown", is_flag=True, help="Tables in Markdown.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw RUN_DIR/plots/*.png.")
 @click.option(
-    "--compare",
-    metavar="FILE|DIR",
+    "--compare", metavar="FILE|DIR",
     help="All runs in one picture: of densities the NLL after each task, in FILE; of classifiers two pictures in DIR, "
     "accuracy after each round and on each task at the end.",
-)
-def report(run_dirs: tuple[str, ...], markdown: bool, plots: bool, compare: str | None) -> None:
+)  # fmt: skip
+def report(run_dirs: tuple[str, ...], markdown: bool, plots: bool, compare: Optional[str]) -> None:
     """Tables and plots of finished runs."""
-    from tffcl.commands import report as command
+    from tffcl.reports import summary
 
-    command.report(run_dirs, markdown=markdown, plots=plots, compare=compare)
+    summary.report(run_dirs, markdown=markdown, plots=plots, compare=compare)
 
 
 @tffcl.command()
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on; 0 for a free one.")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 or :: for all."
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 or :: for all.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the worker.  [default: all cores]")
-@click.option(
-    "--check", "address", metavar="HOST:PORT", help="Only ask whether a worker answers there: 0 or 1."
-)
-def worker(port: int | None, host: str, threads: int | None, address: str | None) -> int | None:
+@click.option("--check", "address", metavar="HOST:PORT", help="Only ask whether a worker answers there: 0 or 1.")
+def worker(port: Optional[int], host: str, threads: Optional[int], address: Optional[str]) -> Optional[int]:
     """Run a TFF worker for `tffcl run ... --runtime remote --workers HOST:PORT,...`, until SIGTERM or Ctrl-C.
 
     It runs any graph that it is sent, by anybody who reaches its port.
     """
-    from tffcl.commands import worker as command
+    from tffcl.runtime import serve
 
     if address is not None:
-        return command.check(address)
+        return serve.check(address)
     if port is None:
         raise click.UsageError("give --port to run a worker, or --check HOST:PORT to ask whether one answers")
-    command.serve(host, port, threads)
+    serve.serve(host, port, threads)
     return None
 
 

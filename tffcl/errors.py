@@ -68,6 +68,26 @@ def check_between_0_and_1(name: str, value: float) -> None:
         raise InputError(f"{name}: expected a number between 0 and 1, found {value!r}")
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number; True and False are not."""
+    return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
+
+
+def check_whole(name: str, value: object, least: int, error: type[InputError] = InputError) -> int:
+    """The value as an int; raises `error` for what is no whole number, `least` or more."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
+        raise error(f"{name} must be a whole number, {least} or more; got {value!r}")
+    return int(value)
+
+
+def check_choice(name: str, value: str, known: typing.Iterable[str]) -> str:
+    """The value; raises InputError where it is not among the known ones."""
+    choices = list(known)
+    if value not in choices:
+        raise InputError(f"{name}: expected one of {', '.join(choices)}, found {value!r}")
+    return value
+
+
 def run_exists(folder: object) -> RunError:
     """The error for a run directory that may not be written over."""
     return RunError(f"{folder} holds a run already: go on with it (--resume), or give another directory")
@@ -109,6 +129,10 @@ def checked_arguments(function: _Function) -> _Function:
 
 def _check_kind(name: str, value: object, annotation: str, scope: dict[str, typing.Any]) -> None:
     # One alternative at a time: Python 3.9 knows no `X | None`.
+    if "tff." in annotation and "tff" not in scope:  # imported where it is used, for help without TensorFlow
+        import tensorflow_federated as tff
+
+        scope = {**scope, "tff": tff}
     kinds = [kind for part in annotation.split("|") for kind in _classes(eval(part, scope))]
     if isinstance(value, tuple(kinds)):
         return

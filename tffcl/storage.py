@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Callable, Optional, Union
 
 from tffcl.errors import InputError, RunError, TffclError
@@ -31,11 +32,7 @@ _KINDS = (
 
 
 def open_regular(
-    path: PathLike,
-    what: str,
-    *,
-    max_bytes: Optional[int] = MAX_BYTES,
-    error: type[TffclError] = InputError,
+    path: PathLike, what: str, *, max_bytes: Optional[int] = MAX_BYTES, error: type[TffclError] = InputError
 ) -> BinaryIO:
     """Opens a file for reading bytes, without waiting for a writer at the other end of a pipe.
 
@@ -64,9 +61,7 @@ def open_regular(
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             kind = next((name for test, name in _KINDS if test(status.st_mode)), "no regular file")
-            advice = (
-                "give a file in it" if kind == "a folder" else "copy its content into a file and give that"
-            )
+            advice = "give a file in it" if kind == "a folder" else "copy its content into a file and give that"
             raise error(f"{path}: expected {what} in a regular file, found {kind}; {advice}")
         if max_bytes is not None and status.st_size > max_bytes:
             raise _too_large(path, what, max_bytes, error)
@@ -77,11 +72,7 @@ def open_regular(
 
 
 def read_regular(
-    path: PathLike,
-    what: str,
-    *,
-    max_bytes: int = MAX_BYTES,
-    error: type[TffclError] = InputError,
+    path: PathLike, what: str, *, max_bytes: int = MAX_BYTES, error: type[TffclError] = InputError
 ) -> bytes:
     """The whole content of a file that `open_regular` accepts; also bounded where the file grows meanwhile.
 
@@ -143,6 +134,32 @@ def parse_object(content: bytes, where: str, error: type[TffclError] = InputErro
         if not level:
             return found
     raise error(f"{where}: not valid JSON here (nested more than {_MOST_NESTED} levels deep)")
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON knows it: numpy values as Python's, keys as text, non-finite numbers as null.
+
+    >>> plain({1: float("inf"), "x": (float("nan"), 3)})
+    {'1': None, 'x': [None, 3]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if hasattr(value, "tolist"):  # numpy's arrays and scalars
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def write_json(path: PathLike, value: Any) -> None:
+    """Replaces a JSON file at once (`write_whole`).
+
+    Raises:
+      RunError: the file cannot be written; what stood there still stands.
+    """
+    write_whole(path, (json.dumps(plain(value), indent=1, allow_nan=False) + "\n").encode())
 
 
 def check_path(path: PathLike, what: str) -> None:

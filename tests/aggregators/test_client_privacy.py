@@ -115,9 +115,11 @@ def test_the_clip_goes_to_the_quantile_of_the_norms():
     for _ in range(25):
         output = process.next(state, clients)
         state = output.state
-    assert 2 < output.measurements["dp_query_metrics"]["clip"] < 4
+    # Between 2 and 4 half of the norms are below; the noise on their number moves the clip by about 1 % in a round.
+    assert 1.9 < output.measurements["dp_query_metrics"]["clip"] < 4.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("quantile", "clients"), [(None, 3), (0.5, 3), (0.5, 1000)])
 def test_tff_says_that_it_spent_the_noise_that_is_accounted_for(quantile, clients):
     """Of several Gaussians on one sum 1 / z^2 adds up (Andrew et al., 2021, theorem 1)."""
@@ -132,13 +134,7 @@ def test_tff_says_that_it_spent_the_noise_that_is_accounted_for(quantile, client
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"clip": 0.0},
-        {"noise_multiplier": np.inf},
-        {"clients_per_round": 0},
-        {"quantile": 1.0},
-        {"delta": 0.0},
-    ],
+    [{"clip": 0.0}, {"noise_multiplier": np.inf}, {"clients_per_round": 0}, {"quantile": 1.0}, {"delta": 0.0}],
 )
 def test_numbers_out_of_range_are_one_clear_error(changes):
     (name,) = changes

@@ -14,10 +14,10 @@ import rehearsing
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl import errors, runtime
+from tffcl import aggregators, client_works, errors, finalizers, runtime, templates
 from tffcl.algorithms import build_fil_ver, fil_ver
-from tffcl.client_works import EmbeddingPrivacy, LocalTraining, RehearsalModel, RehearsalWork
-from tffcl.finalizers import ServerSideTraining, server_side_training
+from tffcl.client_works import EmbeddingPrivacy, LocalTraining, Proximal, RehearsalModel, RehearsalWork
+from tffcl.finalizers import ServerSideTraining, server
 from tffcl.models import MLP, EmbeddingClassifier, FrozenEncoder, IdentityEncoder, TextEncoder
 from tffcl.program import ClientTask, pretrain, run_program
 from tffcl.streams import Enrollment
@@ -61,9 +61,7 @@ class Data:
         if self._odd is not None and (client, task) == (1, 0):
             return self._odd
         here = client in self._enrollment.active(task)
-        train, test = (
-            rehearsing.examples(count * here, seed=(client, task, count)) for count in (9 + client, 20)
-        )
+        train, test = (rehearsing.examples(count * here, seed=(client, task, count)) for count in (9 + client, 20))
         none = OrderedDict((name, values[:0]) for name, values in train.items())
         return ClientTask({}, train, none, {}, test, rehearsing.CLASSES)
 
@@ -117,6 +115,7 @@ def _weights(states):
     return np.stack([state["shared"] for state in states])
 
 
+@pytest.mark.slow
 def test_without_a_past_task_ver_is_plain_federated_averaging():
     """In the scattered scenario no client ever has a past task: VER without SST is vanilla, to the bit."""
     scattered = Enrollment.scattered(CLIENTS, TASKS)
@@ -146,6 +145,7 @@ def test_the_mean_is_weighted_by_examples():
     np.testing.assert_allclose(states[0]["shared"], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", ["sampled", "embeddings"])
 def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
     decreasing = Enrollment.decreasing(CLIENTS, TASKS)
@@ -158,9 +158,7 @@ def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
     rows = [len(state["finalizer"]["memory"]["label"]) for state in states]
     assert measured["finalizer/rehearsal/rows"] == rows
     assert all(0 < loss < 5 for loss in measured["finalizer/rehearsal/loss"])
-    assert (
-        measured["finalizer/rehearsal/rejected"] == measured["finalizer/update/rejected"] == [0] * len(states)
-    )
+    assert measured["finalizer/rehearsal/rejected"] == measured["finalizer/update/rejected"] == [0] * len(states)
     # What is sent is counted: 2 examples a client and round, for as long as the client is there.
     row = 4 * (memory["vectors"].shape[1] + 3)
     size = 4 * states[0]["shared"].size
@@ -171,6 +169,7 @@ def test_the_server_remembers_all_tasks_and_clients_that_left(sharing):
         assert results.bytes_up_dense[client][-1] == 0
 
 
+@pytest.mark.slow
 def test_a_client_that_is_not_there_yet_is_not_rehearsed():
     increasing = Enrollment.increasing(CLIENTS, TASKS)
     seen = [set() for _ in range(TASKS)]
@@ -205,6 +204,7 @@ def test_a_task_with_nobody_leaves_the_model_as_it_is():
     assert measured[4] == measured[1] + 2 * 2  # what client 0 had sent is still there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sharing", "widths", "options"),
     [
@@ -255,9 +255,8 @@ def _tensors(kind):
         yield from _tensors(child)
 
 
-def test_built_anew_it_gives_the_same_and_one_trace_serves_every_task_and_any_number_of_clients(
-    plain, monkeypatch
-):
+@pytest.mark.slow
+def test_built_anew_it_gives_the_same_and_one_trace_serves_every_task_and_any_number_of_clients(plain, monkeypatch):
     traces = collections.Counter()
 
     def counted(where, name):
@@ -272,7 +271,7 @@ def test_built_anew_it_gives_the_same_and_one_trace_serves_every_task_and_any_nu
     names = ("begin_task", "prepare", "train", "end_task", "evaluate")
     for name in names:
         counted(RehearsalWork, name)
-    counted(server_side_training, "_trainer")
+    counted(server, "_trainer")
     process = _build()
     _, again = _run(process)
     np.testing.assert_array_equal(_weights(again), _weights(plain[1]))
@@ -293,6 +292,7 @@ def test_the_frozen_encoder_stays_what_it_was():
         model.encoder.values[0] = 1
 
 
+@pytest.mark.slow
 def test_other_parts_may_be_chosen(plain):
     results, states = _run(_built(**OTHER_PARTS), rounds=1)
     assert np.isfinite(_weights(states)).all()
@@ -301,25 +301,28 @@ def test_other_parts_may_be_chosen(plain):
     # The seed draws the first classifier, and the server's optimizer has moments.
     first, other = (process.initialize() for process in (_built(), _built(**OTHER_PARTS)))
     assert not np.array_equal(first["shared"], other["shared"])
-    assert {np.shape(leaf) for leaf in tf.nest.flatten(other["finalizer"]["inner"])} >= {
-        other["shared"].shape
-    }
+    assert {np.shape(leaf) for leaf in tf.nest.flatten(other["finalizer"]["inner"])} >= {other["shared"].shape}
     assert {np.shape(leaf) for leaf in tf.nest.flatten(first["finalizer"]["inner"])} <= {()}
 
 
 def test_every_option_reaches_its_part(monkeypatch):
     made = {}
-    for name in ("RehearsalWork", "Sharing", "gated", "build_server_update", "build_server_side_training"):
-        made[name] = mock.Mock(wraps=getattr(fil_ver, name))
-        monkeypatch.setattr(fil_ver, name, made[name])
-    monkeypatch.setattr(fil_ver, "compose_continual_process", mock.Mock())
+    for room, names in (
+        (client_works, ("RehearsalWork", "Sharing")),
+        (aggregators, ("gated",)),
+        (finalizers, ("build_server_update", "build_server_side_training")),
+    ):
+        for name in names:
+            made[name] = mock.Mock(wraps=getattr(room, name))
+            monkeypatch.setattr(room, name, made[name])
+    monkeypatch.setattr(templates, "compose_continual_process", mock.Mock())
     _build(task_memory=5, **OTHER_PARTS)
     told = made["RehearsalWork"].call_args.kwargs
-    assert told == {"client_memory": 6, "task_memory": 5, "proximal": 0.5, "seed": 4}
+    assert told == {"client_memory": 6, "task_memory": 5, "penalty": [Proximal(0.5)], "seed": 4}
     assert made["Sharing"].call_args.args[1:] == ("sampled", 2, OTHER_PARTS["privacy"])
     assert made["gated"].call_args.args == (OTHER_PARTS["aggregator"],)
     assert made["build_server_update"].call_args.args[1] is OTHER_PARTS["server_optimizer"]
-    assert made["build_server_side_training"].call_args.args[3:] == (SST, 4)
+    assert made["build_server_side_training"].call_args.args[3:5] == (SST, 4)
 
 
 def test_a_killed_run_goes_on_as_if_it_never_was(tmp_path, plain):
@@ -354,9 +357,7 @@ def _odd(count=5, label=None, classes=rehearsing.CLASSES, **changes):
     )
 
 
-@pytest.mark.parametrize(
-    "odd", [_odd(label=2), _odd(count=1), _odd(x=np.full([5, rehearsing.INPUTS], 1e6, "f"))]
-)
+@pytest.mark.parametrize("odd", [_odd(label=2), _odd(count=1), _odd(x=np.full([5, rehearsing.INPUTS], 1e6, "f"))])
 def test_a_client_with_one_class_or_one_example_or_huge_ones_takes_part(odd):
     results, states = _run(_built(), rounds=1, data=Data(odd=odd))
     assert np.isfinite(_weights(states)).all()
@@ -381,9 +382,7 @@ def test_data_that_cannot_be_used_are_named(odd, message):
 
 
 def test_an_enrollment_of_another_shape():
-    with pytest.raises(
-        errors.InputError, match="is for 3 clients x 2 tasks, but the data has 3 clients x 3 tasks"
-    ):
+    with pytest.raises(errors.InputError, match="is for 3 clients x 2 tasks, but the data has 3 clients x 3 tasks"):
         _run(_built(), Enrollment.full(3, 2), data=Data())
 
 
@@ -405,6 +404,7 @@ class Texts:
         return ClientTask(context, examples, none, context, examples, 2)
 
 
+@pytest.mark.slow
 def test_texts_from_federated_pre_training_to_rehearsal():
     network = EmbeddingClassifier(TextEncoder(4, True, 3, (6,)), MLP(3, 2, (5,)), 1e-4)
     training = LocalTraining(10, 4, 0.02, patience=0)
@@ -427,7 +427,7 @@ def test_what_contradicts_itself_is_said(monkeypatch):
     ):
         with pytest.raises(errors.InputError, match=match):
             bad()
-    monkeypatch.setattr(fil_ver, "compose_continual_process", mock.Mock())
+    monkeypatch.setattr(templates, "compose_continual_process", mock.Mock())
     assert build_fil_ver(naive, sharing="embeddings", share_raw_data=True)
     assert build_fil_ver(naive, sharing="none", server_side_training=False)  # naive rehearsal at the client
     assert fil_ver.TRAINING.patience == 0

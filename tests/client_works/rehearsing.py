@@ -23,10 +23,8 @@ def model(variational=True, hidden=(), **options):
     return RehearsalModel(encoder(variational), MLP(SIZE, CLASSES, hidden), **options)
 
 
-def work(
-    variational=True, sharing="none", send_per_round=4, training=None, hidden=(), privacy=None, **options
-):
-    parts = {name: options.pop(name) for name in ("initial", "memory_encoder") if name in options}
+def work(variational=True, sharing="none", send_per_round=4, training=None, hidden=(), privacy=None, **options):
+    parts = {name: options.pop(name) for name in ("initial", "memory_encoder", "label_mask") if name in options}
     made = model(variational, hidden, **parts)
     told = Sharing(made.encoder.encoder, sharing, send_per_round, privacy)
     local = training or LocalTraining(num_epochs=2, batch_size=4, learning_rate=0.1, patience=0)
@@ -46,7 +44,7 @@ class Runner:
         self.work, self._train = made, made.trainer().python_function
         self.shared = made.initialize_shared()
         self.state = made.initialize_client(self.shared, tf.zeros([0], tf.int32), tf.constant([7, 8]))
-        self.round, self.tasks = 0, 0
+        self.round, self.tasks, self.context = 0, 0, {}
 
     def begin(self):
         self.state["run_task"] = tf.constant(self.tasks)  # which the program does
@@ -60,7 +58,7 @@ class Runner:
 
     def data(self, train, validation=None):
         empty = {name: values[:0] for name, values in train.items()}
-        return {"context": {}, "train": train, "validation": validation or empty}
+        return {"context": self.context, "train": train, "validation": validation or empty}
 
     def train(self, train, validation=None):
         """One round; the client's state goes on. Returns update, weight, metrics."""
@@ -75,11 +73,15 @@ class Runner:
         return uploads
 
 
-def softmax_gradient(weights, z, labels):
-    """d mean cross-entropy / d weights of a linear classifier: kernel row by row, then bias."""
+def softmax_gradient(weights, z, labels, possible=slice(None)):
+    """d mean cross-entropy / d weights of a linear classifier: kernel row by row, then bias.
+
+    Softmax is over the labels that are `possible`, all by default.
+    """
     kernel, bias = weights[: SIZE * CLASSES].reshape(SIZE, CLASSES), weights[SIZE * CLASSES :]
     logits = z.astype(np.float64) @ kernel + bias
-    chances = np.exp(logits - logits.max(1, keepdims=True))
+    chances = np.zeros_like(logits)
+    chances[:, possible] = np.exp(logits - logits.max(1, keepdims=True))[:, possible]
     chances /= chances.sum(1, keepdims=True)
     chances[np.arange(len(labels)), labels] -= 1
     chances /= len(labels)

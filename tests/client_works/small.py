@@ -17,9 +17,7 @@ TOKENS = np.random.default_rng(5).integers(1, V, 997).astype(np.int32)
 
 
 def config(dropout=0.0):
-    return TextCNNConfig(
-        embedding_size=D, max_classes=CLASSES, kernel_sizes=SIZES, num_filters=F, dropout=dropout
-    )
+    return TextCNNConfig(embedding_size=D, max_classes=CLASSES, kernel_sizes=SIZES, num_filters=F, dropout=dropout)
 
 
 def network(aligned=False, places=PLACES, dropout=0.0):
@@ -69,8 +67,9 @@ class Runner:
     def __init__(self, work=None, **options):
         aligned, places = options.pop("aligned", False), options.pop("places", PLACES)
         dropout, local = options.pop("dropout", 0.0), options.pop("training", None) or training()
+        penalty = options.pop("penalty", None)
         self.work = work or DecomposedWork(
-            network(aligned, places, dropout), local, Decomposition(**options), seed=3
+            network(aligned, places, dropout), local, Decomposition(**options), seed=3, penalty=penalty
         )
         self.shared = self.work.initialize_shared().numpy()
 
@@ -193,8 +192,7 @@ def logits(kernel, local, attention, foreign, tokens, vectors, aligned):
         extracted = []
         for index, width in enumerate(SIZES):
             z = [
-                pooled(attention[i, index] * split_kernel(a)[index], 0, tokens, vectors)
-                for i, a in enumerate(foreign)
+                pooled(attention[i, index] * split_kernel(a)[index], 0, tokens, vectors) for i, a in enumerate(foreign)
             ]
             z += [np.zeros((len(tokens), F))] * (len(attention) - len(foreign))
             extracted.append(np.concatenate(z, 1) @ local[f"foreign_projection_{width}"])

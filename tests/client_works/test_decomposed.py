@@ -6,8 +6,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import Decomposition
-from tffcl.client_works.exchange import Exchange
+from tffcl.client_works import Decomposition, Proximal
+from tffcl.client_works.local_training import fresh_schedule
+from tffcl.client_works.randomness import Step
 
 FORMS = ("closed_form", "gradient")
 
@@ -53,15 +54,13 @@ def test_a_task_begins_with_the_base_divided(small):
     np.testing.assert_allclose(state["adaptive"], expected / 4, rtol=1e-6)
     np.testing.assert_allclose(small.sigmoid(state["mask_logits"]), 0.8, rtol=1e-6)
     np.testing.assert_array_equal(state["foreign"], foreign)
-    np.testing.assert_array_equal(state["schedule"], small.training().fresh_schedule())
+    np.testing.assert_array_equal(state["schedule"], fresh_schedule(small.training()))
     assert state["task"] == 0
     assert not np.allclose(state["attention"], runner.begin(state)["attention"])  # drawn anew for each task
     # A round starts from the server's entries, and from its own where there are none.
     after, _, _, _ = runner.train(state, runner.data(0, foreign=foreign), theirs)
     np.testing.assert_array_equal(after["base"], own)  # without examples nothing is taken
-    np.testing.assert_array_equal(
-        runner.work._exchange.base_in(tf.constant(own), tf.constant(theirs)), expected
-    )
+    np.testing.assert_array_equal(runner.work.base_in(tf.constant(own), tf.constant(theirs)), expected)
 
 
 def test_the_end_of_a_task_keeps_all_that_it_needs(small):
@@ -100,11 +99,10 @@ def test_who_trained_in_no_round_has_no_knowledge_to_send(small, fedweit):
 
 @pytest.mark.parametrize("start", [1e-300, 1e-9, 1 - 1e-9, np.nextafter(1.0, 0.0)])
 def test_extreme_masks_are_finite(small, start):
-    options = Decomposition(mask_start=float(start))
     runner = small.Runner(mask_start=float(start))
     state = runner.begin(runner.start())
     assert np.isfinite(state["mask_logits"]).all()
-    gate = Exchange(runner.work.network, options).gate(tf.constant(state["mask_logits"]))
+    gate = runner.work.gate(tf.constant(state["mask_logits"]))
     assert set(gate.numpy()) == {start > 0.5}
 
 
@@ -116,7 +114,7 @@ def test_gated_upload_sends_open_units_unscaled(small):
     rng = np.random.default_rng(0)
     base, shared = rng.normal(size=(2, runner.work.knowledge_size)).astype("f")
     masks = np.array([2, -2, 0, -0.3, -0.5, 1], np.float32)  # sigmoid: .88 .12 .5 .43 .38 .73
-    vector, sent = runner.work._exchange.outgoing(base, masks, tf.zeros([0]), shared)
+    vector, sent = runner.work.outgoing({"base": base, "mask_logits": masks, "local": tf.zeros([0])}, shared)
     np.testing.assert_array_equal(sent, small.spread(np.array([1, 0, 1, 1, 0, 1])) > 0)
     np.testing.assert_array_equal(vector, base)
 
@@ -126,7 +124,7 @@ def test_scaled_upload_sends_everything_times_the_mask(small):
     rng = np.random.default_rng(0)
     base, shared = rng.normal(size=(2, runner.work.knowledge_size)).astype("f")
     masks = rng.normal(size=6).astype("f")
-    vector, sent = runner.work._exchange.outgoing(base, masks, tf.zeros([0]), shared)
+    vector, sent = runner.work.outgoing({"base": base, "mask_logits": masks, "local": tf.zeros([0])}, shared)
     assert sent.numpy().all()
     np.testing.assert_allclose(vector, base * small.spread(small.sigmoid(masks)), rtol=1e-5)
 
@@ -138,9 +136,7 @@ def test_an_update_is_what_changed_where_it_is_sent(small, fedweit):
     after, update, weight, metrics = fedweit.train({**state, "mask_logits": masks}, data)
     opened = small.spread(masks) > 0
     np.testing.assert_array_equal(update["sent"], opened)
-    np.testing.assert_allclose(
-        update["delta"], np.where(opened, after["base"] - fedweit.shared, 0), atol=1e-7
-    )
+    np.testing.assert_allclose(update["delta"], np.where(opened, after["base"] - fedweit.shared, 0), atol=1e-7)
     assert weight == 8
     assert metrics["sent"] == opened.sum()
     np.testing.assert_allclose(metrics["open_gates"], 4 / 6, rtol=1e-6)
@@ -165,7 +161,7 @@ def test_dense_layer_sharing(small, aligned):
     biases = [name for name in parts if name.startswith("bias_")]
     assert set(parts) == {*names, *biases}
     changed = {**state, "local": np.full_like(state["local"], 0.25)}
-    taken = layout.split(runner.work._exchange.local_in(changed["local"], tf.constant(shared)))
+    taken = layout.split(runner.work.local_in(changed["local"], tf.constant(shared)))
     for name in biases:
         np.testing.assert_array_equal(taken[name], 0.25)
     after, update, _, _ = runner.train(state, runner.data(), shared)
@@ -234,41 +230,31 @@ def test_a_foreign_adaptive_changes_the_prediction(small, system, request):
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("tasks", [0, 2])
 def test_the_objective_is_equation_five(small, form, aligned, tasks):
-    runner = small.Runner(aligned=aligned, retention_form=form, sparsity=0.02, retention=0.7, proximal=0.4)
+    runner = small.Runner(aligned=aligned, retention_form=form, sparsity=0.02, retention=0.7)
     foreign = small.adaptives(runner.work, 2)
     data = runner.data(foreign=foreign)
     state = randomised(runner, tasks, foreign=foreign)
     rng = np.random.default_rng(8)
-    incoming = rng.normal(size=runner.work.knowledge_size).astype("f")
     names = ["base", "mask_logits", "adaptive", "attention", "local"]
     names += ["past_adaptive"] if form == "gradient" else []
     values = {name: (0.5 * rng.normal(size=state[name].shape)).astype("f") for name in names}
-    variables = {name: tf.Variable(value) for name, value in values.items()}
-    found, found_loss = runner.work._objective(
-        variables, small.tensors(state), tf.constant(incoming), data["context"], data["train"], None
-    )
+    here = runner.work.begin_round(small.tensors(state), tf.constant(runner.shared), data, tf.constant(0))
+    step = Step(None, tf.constant(0), tf.constant(0))
+    rows = tf.range(len(data["train"]["label"]))
+    found, found_loss, _ = runner.work.step_loss(small.tensors(values), rows, step, here)
     kernel = small.theta(values["base"], values["mask_logits"], values["adaptive"])
     if not aligned:
         kernel = kernel + weighted(small, values["attention"], foreign)
     local = {k: v.numpy() for k, v in runner.work.network.local.split(values["local"]).items()}
     batch = small.examples(8)
     scores = small.logits(
-        kernel,
-        local,
-        values["attention"],
-        foreign,
-        small.documents(batch),
-        small.context()["vectors"],
-        aligned,
+        kernel, local, values["attention"], foreign, small.documents(batch), small.context()["vectors"], aligned
     )
     loss = small.cross_entropies(scores, batch["label"]).mean()
     expected = loss + 0.02 * (small.sigmoid(values["mask_logits"]).sum() + np.abs(values["adaptive"]).sum())
-    expected += 0.5 * 0.4 * ((values["base"] - incoming) ** 2).sum()
     if form == "gradient":
         for i, past in enumerate(values["past_adaptive"]):
-            drift = (
-                small.theta(values["base"], state["past_mask_logits"][i], past) - state["past_reference"][i]
-            )
+            drift = small.theta(values["base"], state["past_mask_logits"][i], past) - state["past_reference"][i]
             expected += 0.7 * (drift**2).sum() + 0.02 * np.abs(past).sum()
     np.testing.assert_allclose(found_loss, loss, rtol=1e-4)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
@@ -279,7 +265,7 @@ def test_proximal_term_holds_the_base(small):
     for mu in (0.0, 100.0):
         optimizer = tff.learning.optimizers.build_sgdm(1.0)
         runner = small.Runner(
-            proximal=mu,
+            penalty=Proximal(mu),
             sparsity=0.0,
             training=small.training(optimizer=optimizer, num_epochs=6, batch_size=64),
         )
@@ -334,6 +320,7 @@ def test_the_drift_of_the_closed_form_is_bounded_and_does_not_add_up(small):
         assert 0.01 < drift.max() <= 0.04 / 2 + 1e-6
 
 
+@pytest.mark.slow
 def test_retention_reduces_the_drift_in_the_gradient_form(small):
     drift = []
     for retention in (0.0, 30.0):
@@ -363,9 +350,7 @@ def test_each_task_is_evaluated_with_its_own_parts(small, form, aligned):
     state = randomised(runner, 2, foreign=foreign)
     for task in range(3):
         past = task < 2
-        own = {
-            n: state[f"past_{n}"][task] if past else state[n] for n in ("mask_logits", "attention", "local")
-        }
+        own = {n: state[f"past_{n}"][task] if past else state[n] for n in ("mask_logits", "attention", "local")}
         adaptive = state["past_adaptive"][task] if past else state["adaptive"]
         if past and form == "closed_form":
             left = state["past_reference"][task] - small.theta(state["base"], own["mask_logits"], 0)
@@ -374,23 +359,13 @@ def test_each_task_is_evaluated_with_its_own_parts(small, form, aligned):
             adaptive = np.where(np.abs(adaptive) > lam, adaptive, 0)
         kernel = small.theta(state["base"], own["mask_logits"], adaptive)
         if not aligned:
-            kernel = kernel + (
-                state["past_foreign"][task] if past else weighted(small, own["attention"], foreign)
-            )
+            kernel = kernel + (state["past_foreign"][task] if past else weighted(small, own["attention"], foreign))
         local = {k: v.numpy() for k, v in runner.work.network.local.split(own["local"]).items()}
         scores = small.logits(
-            kernel,
-            local,
-            own["attention"],
-            foreign,
-            small.documents(batch),
-            small.context()["vectors"],
-            aligned,
+            kernel, local, own["attention"], foreign, small.documents(batch), small.context()["vectors"], aligned
         )
         found = runner.evaluate(state, task, data)
-        np.testing.assert_allclose(
-            found["loss"], small.cross_entropies(scores, batch["label"]).sum(), rtol=1e-4
-        )
+        np.testing.assert_allclose(found["loss"], small.cross_entropies(scores, batch["label"]).sum(), rtol=1e-4)
         assert found["correct"] == (scores.argmax(1) == batch["label"]).sum()
         assert found["count"] == 4
 
@@ -461,7 +436,6 @@ def test_two_clients_begin_differently_and_one_client_always_alike(small):
         {"adaptive_factor": 0},
         {"sparsity": -1.0},
         {"retention": float("nan")},
-        {"proximal": -0.1},
         {"gate_cutoff": 1.0},
     ],
 )

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tffcl.client_works import DecomposedWork, Decomposition, LocalTraining
-from tffcl.client_works.connectivity import Connectivity
-from tffcl.client_works.training import Step
+from tffcl.client_works.randomness import Step
 from tffcl.models import MADEConfig, MADENetwork
 
 D = 5
@@ -37,9 +36,7 @@ def begun(work, foreign=None, key=(1, 2)):
 
 def trained(work, shared, state, round_num=0):
     reads = {name: state[name] for name in work.train_reads}
-    changed, update, weight, metrics = work.trainer().python_function(
-        reads, shared, data(), tf.constant(round_num)
-    )
+    changed, update, weight, metrics = work.trainer().python_function(reads, shared, data(), tf.constant(round_num))
     return {**state, **changed}, update, weight, metrics
 
 
@@ -96,10 +93,7 @@ def test_losses_of_a_view_are_those_of_the_network():
     state, *_ = trained(work, shared, state)
     view = work.task_view({name: np.asarray(value) for name, value in state.items()}, 0)
     found = work.evaluate(
-        {name: tf.convert_to_tensor(value) for name, value in view.items()},
-        shared,
-        data()["context"],
-        data()["train"],
+        {name: tf.convert_to_tensor(value) for name, value in view.items()}, shared, data()["context"], data()["train"]
     )
     pruned = np.where(np.abs(state["adaptive"]) > 1e-3, state["adaptive"], 0)
     gates = 1 / (1 + np.exp(-state["mask_logits"].numpy()))
@@ -120,16 +114,16 @@ def test_losses_of_a_view_are_those_of_the_network():
     assert np.any(state["attention"].numpy() != 0)
 
 
-@pytest.mark.parametrize("synchronised", [True, False])
-def test_clients_train_the_same_pattern_at_the_same_step_if_their_masks_are_the_servers(synchronised):
-    work = work_of(made(order_agnostic=True, num_masks=50, synchronised=synchronised))
+@pytest.mark.parametrize("distinct", [False, True])
+def test_clients_train_the_same_pattern_at_the_same_step_if_their_masks_are_the_servers(distinct):
+    work = work_of(made(order_agnostic=True, num_masks=50, distinct_masks=distinct))
 
     def masks(key):
         _, state = begun(work, key=key)
-        mask = Connectivity(work.network, state["plan"], tf.constant(2))
+        mask = work.connectivity(state["plan"], tf.constant(2))
         steps = [(0, 0), (0, 1), (1, 0)]
         return [mask(Step(tf.constant(key), tf.constant(e), tf.constant(s))).numpy() for e, s in steps]
 
     one, other = masks((1, 2)), masks((3, 4))
     assert any(np.any(a != b) for a, b in zip(one, one[1:]))
-    assert all(np.array_equal(a, b) for a, b in zip(one, other)) == synchronised
+    assert all(np.array_equal(a, b) for a, b in zip(one, other)) != distinct

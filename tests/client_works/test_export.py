@@ -16,8 +16,7 @@ D, V, C, PLACES = 5, 9, 4, 3
 CONFIG = TextCNNConfig(embedding_size=D, max_classes=C, kernel_sizes=(2, 3), num_filters=3)
 # Full, short, empty, unknown words only, and shorter than the widest filter.
 TOKENS = np.array(
-    [[2, 3, 4, 5, 6], [7, 8, 7, 8, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 0], [5, 0, 0, 0, 0], [8, 6, 4, 2, 2]],
-    np.int32,
+    [[2, 3, 4, 5, 6], [7, 8, 7, 8, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 0], [5, 0, 0, 0, 0], [8, 6, 4, 2, 2]], np.int32
 )
 NETWORKS = {
     "fedweit": lambda: TextCNN(CONFIG, PLACES),
@@ -52,9 +51,7 @@ def _foreign(work, entries, seed):
 
 def _client(work, entries):
     """A client in its second task, and the foreign adaptives of both: `entries` of them each."""
-    state = dict(
-        work.initialize_client(work.initialize_shared(), work.initialize_plan(), tf.constant([1, 2]))
-    )
+    state = dict(work.initialize_client(work.initialize_shared(), work.initialize_plan(), tf.constant([1, 2])))
     foreign = [_foreign(work, entries, seed) for seed in (10, 11)]
     shared = work.initialize_shared()
     state = _randomised(dict(work.begin_task(state, shared, tf.constant(foreign[0]))), 1)
@@ -95,6 +92,7 @@ def _exported(name, entries, form):
     return work, state, foreign, models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_predicts_what_the_client_predicts(case):
     work, state, foreign, models = _exported(*case)
@@ -121,6 +119,7 @@ def test_a_document_scores_the_same_alone_and_in_any_batch(case):
     np.testing.assert_allclose(model(wide), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [CASES[1], CASES[4]])  # which have all the layers between them
 def test_tensorflow_lite_predicts_the_same_with_built_in_operations_only(case):
     *_, models = _exported(*case)
@@ -154,6 +153,7 @@ for name in ("tffcl", "tensorflow_federated"):
 """
 
 
+@pytest.mark.slow
 def test_a_saved_model_loads_without_this_library(tmp_path):
     np.save(tmp_path / "tokens.npy", TOKENS)
     names = ["fedweit", "fedseit"]  # which have all the layers between them

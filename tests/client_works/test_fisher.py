@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tffcl.client_works.fisher import diagonal_fisher
+from tffcl.client_works.evaluation import Model
+from tffcl.client_works.penalties import diagonal_fisher
 from tffcl.models import MADEConfig, MADENetwork
 
 KEY = tf.constant([3, 4])
@@ -28,8 +29,8 @@ def fisher(network, kernels, local, plan, context, examples, key=KEY, most=100, 
     """Operation by operation; or compiled, with an unknown number of examples."""
 
     def run(examples):
-        data = {"context": context, "examples": examples}
-        return diagonal_fisher(network, tf.constant(kernels), local, plan, data, key, most)
+        model = Model(network, tf.constant(kernels), local, tf.zeros(network.attention_shape), plan)
+        return diagonal_fisher(model, {"context": context, "train": examples}, key, most)
 
     examples = {name: tf.constant(values) for name, values in examples.items()}
     if compiled:
@@ -41,9 +42,7 @@ def fisher(network, kernels, local, plan, context, examples, key=KEY, most=100, 
 @pytest.fixture(name="text")
 def _text(small):
     network, rng = small.network(places=0, dropout=0.5), np.random.default_rng(0)
-    kernels, local = (
-        0.3 * rng.normal(size=part.size).astype("f") for part in (network.kernels, network.local)
-    )
+    kernels, local = (0.3 * rng.normal(size=part.size).astype("f") for part in (network.kernels, network.local))
     return network, kernels, tf.constant(local), small.tensors(small.context())
 
 

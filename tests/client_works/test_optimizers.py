@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl import errors
+from tffcl import errors, runtime
 from tffcl.client_works.optimizers import FusedAdam, TffOptimizer, as_local_optimizer, empty_variable
 
 RATES = (0.1, 0.1, 0.03, 0.01)  # decays on the way
@@ -74,6 +74,30 @@ def test_adam_is_that_of_tff_step_by_step(fused, ragged):
 def test_momentum_against_numpy_with_the_rate_of_each_step(momentum, ragged):
     optimizer = TffOptimizer(tff.learning.optimizers.build_sgdm(7.0, momentum or None))
     assert_same(trace(optimizer, [[3], [None, 1]] if ragged else None), numpy_momentum(momentum))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_computation_of_tff_trains_variables_with_an_open_axis(fused):
+    """Adam by hand; the optimizations of TFF's graphs know of a variable only the shape that it first had."""
+    optimizer = FusedAdam() if fused else TffOptimizer(tff.learning.optimizers.build_adam(7.0))
+
+    @tff.tensorflow.computation(tff.TensorType(np.float32, [None, 2]))
+    def one_step(first):
+        variables = [empty_variable([None, 2])]
+        slots = optimizer.allocate(variables)
+
+        @tf.function(autograph=False)
+        def run(first):
+            variables[0].assign(first)
+            state = optimizer.begin(slots, variables)
+            optimizer.step(slots, state, variables, [2.0 * tf.ones_like(first)], tf.constant(0.1))
+            return variables[0].read_value()
+
+        return run(first)
+
+    first = np.arange(6, dtype=np.float32).reshape(3, 2)
+    with runtime.in_process():
+        np.testing.assert_allclose(one_step(first), first - 0.1, atol=1e-5)  # the first step of Adam is its rate
 
 
 def test_adam_takes_a_variable_without_entries():

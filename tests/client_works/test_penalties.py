@@ -6,8 +6,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import EWC, FedCurv, PlainWork
-from tffcl.client_works.penalties import Penalty
+from tffcl.client_works import EWC, FedCurv, PlainWork, Proximal
+from tffcl.client_works.penalties import Penalty, StepView
 from tffcl.models import MADEConfig, MADENetwork
 
 RATE = 0.05
@@ -70,11 +70,7 @@ def _past(small):
 def test_the_state_does_not_grow_with_the_tasks(past):
     runner, state, _ = past
     size = runner.work.network.kernels.size
-    assert [state[name].shape for name in ("ewc_fisher", "ewc_centre", "ewc_constant")] == [
-        (size,),
-        (size,),
-        (),
-    ]
+    assert [state[name].shape for name in ("ewc_fisher", "ewc_centre", "ewc_constant")] == [(size,), (size,), ()]
     assert runner.work.shared_type.shape == (size,)
     assert runner.work.train_writes == ("schedule", "local")
 
@@ -82,11 +78,11 @@ def test_the_state_does_not_grow_with_the_tasks(past):
 def test_value_and_gradient_away_from_two_past_tasks_by_hand(past):
     _, state, terms = past
     kernels = terms[0][1] + np.linspace(-0.5, 0.5, len(terms[0][1]))
-    term = EWC(weight=3.0).term({name: tf.constant(value) for name, value in state.items()}, None)
+    term = EWC(weight=3.0).term({name: tf.constant(value) for name, value in state.items()}, None, None)
     theta = tf.constant(kernels.astype("f"))
     with tf.GradientTape() as tape:
         tape.watch(theta)
-        value = term(theta)
+        value = term(StepView(theta, {}, None))
     by_hand = 1.5 * sum((f * np.square(kernels - old)).sum() for f, old in terms)
     np.testing.assert_allclose(value, by_hand, rtol=1e-4)
     slope = 3.0 * sum(f * (kernels - old) for f, old in terms)
@@ -101,7 +97,7 @@ def test_nothing_pulls_at_the_centre(small):
     theta = tf.constant(runner.shared)
     with tf.GradientTape() as tape:
         tape.watch(theta)
-        value = EWC(weight=1e6).term(small.tensors(state), None)(theta)
+        value = EWC(weight=1e6).term(small.tensors(state), None, None)(StepView(theta, {}, None))
     assert value == 0
     assert not tape.gradient(value, theta).numpy().any()
 
@@ -110,7 +106,7 @@ def test_two_steps_with_fedprox_by_hand(small, past):
     """B <- B - rate (mean gradient + mu (B - B_server) + lambda sum_i F_i (B - theta_i)): no reference moves along."""
     _, state, terms = past
     mu, weight = 2.0, 3.0
-    runner = runner_of(small, EWC(weight), epochs=2, proximal=mu)
+    runner = runner_of(small, [EWC(weight), Proximal(mu)], epochs=2)
     data = runner.data(5, seed=9, held_out=0)
     base, local = runner.shared.astype(float), state["local"]
     _, update, _, metrics = runner.train(state, data)
@@ -290,8 +286,8 @@ class _Leash(Penalty):
     def state_type(self, size):
         return {"rounds": tff.TensorType(np.float32)}
 
-    def term(self, state, shared):
-        return lambda kernels: tf.reduce_sum(tf.square(kernels))
+    def term(self, state, shared, incoming):
+        return lambda step: tf.reduce_sum(tf.square(step.kernels))
 
     def end_round(self, state, kernels, fisher):
         return {"rounds": state["rounds"] + 1.0}, tf.zeros([0, tf.size(kernels)])
@@ -322,3 +318,69 @@ def test_wrong_penalties_are_one_clear_error(small):
         runner_of(small, 0.5)
     with pytest.raises(errors.InputError, match="penalty: expected a Penalty, found float"):
         runner_of(small, [0.5])
+
+
+# -- every work ----------------------------------------------------------------------------------------------------
+
+
+def test_ewc_of_a_decomposed_work_holds_the_base_by_hand(small):
+    """B <- B - rate (gradient + lambda F (B - B*)), with F that of the kernel times sigmoid(m)^2."""
+    options = {"training": one_step(small), "sparsity": 0.0, "retention": 0.0}
+    free, held = small.Runner(**options), small.Runner(penalty=EWC(3.0), **options)
+    first, second = held.data(7, seed=1), held.data(7, seed=2)
+    states = []
+    for runner in (free, held):
+        state, *_ = runner.train(runner.begin(runner.start()), first)
+        state, _ = runner.end(state, first)
+        states.append(runner.begin(state))
+    rng = np.random.default_rng(3)
+    moved = (held.shared + 0.1 * rng.normal(size=held.shared.size)).astype("f")
+    (free_after, *_), (held_after, *_) = (
+        runner.train({name: state[name] for name in runner.work.state_type}, second, moved)
+        for runner, state in zip((free, held), states)
+    )
+    centre, importance = states[1]["ewc_centre"], states[1]["ewc_fisher"]
+    assert importance.max() > 0
+    pull = -RATE * 3.0 * importance * (np.where(moved != 0, moved, centre) - centre)
+    np.testing.assert_allclose(held_after["base"] - free_after["base"], pull, rtol=1e-2, atol=1e-6)
+
+
+class _Distilled(Penalty):
+    """A penalty that sees the batch: the squared distance to the class scores of the model of before."""
+
+    def term(self, state, shared, incoming):
+        def distance(step):
+            difference = step.logits() - tf.stop_gradient(step.logits(base=incoming))
+            return tf.reduce_mean(tf.reduce_sum(tf.square(difference), axis=1))
+
+        return distance
+
+
+def test_a_penalty_may_see_the_batch_and_the_model_of_before(small, plain):
+    runner = runner_of(small, _Distilled(), epochs=2)
+    state, data = runner.begin(runner.start()), runner.data(6)
+    _, update, *_ = runner.train(state, data)
+    weights, local, rate = plain.shared.astype(float), state["local"], RATE
+    network, attention = plain.work.network, tf.zeros(plain.work.network.attention_shape)
+    local = tf.constant(local)
+    before = None
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            theta = tf.constant(weights.astype("f"))
+            tape.watch([theta, local])
+            parts = (attention, data["context"], data["train"], None)
+            scores = network.logits(theta, local, *parts)
+            old = network.logits(tf.constant(plain.shared), local, *parts)
+            losses = network.losses(theta, local, *parts)
+            distance = tf.reduce_sum(tf.square(scores - tf.stop_gradient(old)), axis=1)
+            value = tf.reduce_mean(losses) + tf.reduce_mean(distance)
+        slopes = tape.gradient(value, [theta, local])
+        weights, local = weights - rate * slopes[0].numpy(), local - rate * slopes[1]
+        before = distance if before is None else before
+    assert not before.numpy().any()
+    np.testing.assert_allclose(update["delta"], weights - plain.shared, rtol=1e-3, atol=1e-6)
+
+
+def test_a_penalty_with_a_part_at_the_server_is_for_plain_works(small):
+    with pytest.raises(errors.InputError, match="FedCurv has the server keep sums over clients"):
+        small.Runner(penalty=FedCurv(1.0))

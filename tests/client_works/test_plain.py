@@ -6,14 +6,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import PlainWork
+from tffcl.client_works import Phase, PlainWork, Proximal
 
 
 @pytest.fixture(name="runner", scope="module")
 def _runner(small):
-    return small.Runner(
-        PlainWork(small.network(places=0), small.training(num_epochs=1, batch_size=64), seed=3)
-    )
+    return small.Runner(PlainWork(small.network(places=0), small.training(num_epochs=1, batch_size=64), seed=3))
 
 
 def test_one_step_moves_kernels_and_local_parts(small, runner):
@@ -34,13 +32,11 @@ def test_gradient_steps_by_hand(small):
     training = small.training(
         num_epochs=2, batch_size=64, learning_rate=rate, optimizer=tff.learning.optimizers.build_sgdm(9.0)
     )
-    runner = small.Runner(PlainWork(small.network(places=0), training, proximal=mu))
+    runner = small.Runner(PlainWork(small.network(places=0), training, penalty=Proximal(mu)))
     state, batch, vectors = runner.begin(runner.start()), small.examples(3), small.context()["vectors"]
 
     def loss(base, local):
-        parts = {
-            k: v.numpy() for k, v in runner.work.network.local.split(tf.constant(local.astype("f"))).items()
-        }
+        parts = {k: v.numpy() for k, v in runner.work.network.local.split(tf.constant(local.astype("f"))).items()}
         scores = small.logits(base, parts, None, (), small.documents(batch), vectors, aligned=False)
         return small.cross_entropies(scores, batch["label"]).mean()
 
@@ -69,14 +65,24 @@ def test_old_tasks_are_evaluated_with_the_newest_kernels(small, runner):
     newest, batch = rng.normal(size=runner.shared.shape).astype("f"), small.examples(4, seed=100)
     for task, local in enumerate((first, second)):
         parts = {k: v.numpy() for k, v in runner.work.network.local.split(tf.constant(local)).items()}
-        scores = small.logits(
-            newest, parts, None, (), small.documents(batch), small.context()["vectors"], False
-        )
+        scores = small.logits(newest, parts, None, (), small.documents(batch), small.context()["vectors"], False)
         found = runner.evaluate(state, task, data, shared=newest)
-        np.testing.assert_allclose(
-            found["loss"], small.cross_entropies(scores, batch["label"]).sum(), rtol=1e-4
-        )
+        np.testing.assert_allclose(found["loss"], small.cross_entropies(scores, batch["label"]).sum(), rtol=1e-4)
         assert found["correct"] == (scores.argmax(1) == batch["label"]).sum()
+
+
+def test_local_parameters_that_are_kept_go_on_and_serve_all_tasks(small):
+    runner = small.Runner(PlainWork(small.network(places=0), small.training(num_epochs=1), keep_local=True))
+    state, data = runner.begin(runner.start()), runner.data()
+    state, *_ = runner.train(state, data)
+    learned = np.array(state["local"])
+    state, _ = runner.end(state, data)
+    state = runner.begin(state)
+    np.testing.assert_array_equal(state["local"], learned)
+    assert learned.any()
+    state, *_ = runner.train(state, data)
+    for task in (0, 1):
+        np.testing.assert_array_equal(runner.work.task_view(state, task)["local"], state["local"])
 
 
 def test_a_client_without_examples_is_left_out(runner):
@@ -104,5 +110,30 @@ def test_a_client_with_nan_in_its_vectors_is_left_out(small, runner):
 def test_wrong_networks_and_weights(small):
     with pytest.raises(errors.InputError, match="no places for foreign adaptives, found 2"):
         PlainWork(small.network(places=2), small.training())
-    with pytest.raises(errors.InputError, match="proximal"):
-        PlainWork(small.network(places=0), small.training(), proximal=-1.0)
+    with pytest.raises(errors.InputError, match="weight"):
+        Proximal(-1.0)
+
+
+def test_phases_train_one_part_after_the_other_as_fedrep_does(small):
+    """First the head with the body as it came, then the body with that head."""
+    sgd = tff.learning.optimizers.build_sgdm(1.0)
+    training = small.training(num_epochs=1, batch_size=64, learning_rate=0.1, optimizer=sgd, patience=0)
+    phases = (Phase(("local",), num_epochs=3), Phase(("base",)))
+    runner = small.Runner(PlainWork(small.network(places=0), training, phases=phases))
+    state, data = runner.begin(runner.start()), runner.data(6)
+    after, update, _, metrics = runner.train(state, data)
+    network, base, local = runner.work.network, tf.constant(runner.shared), tf.constant(state["local"])
+
+    def slope(of):
+        with tf.GradientTape() as tape:
+            tape.watch([base, local])
+            parts = (tf.zeros(network.attention_shape), data["context"], data["train"], None)
+            loss = tf.reduce_mean(network.losses(base, local, *parts))
+        return tape.gradient(loss, of)
+
+    for _ in range(3):
+        local -= 0.1 * slope(local)
+    moved = -0.1 * slope(base)
+    np.testing.assert_allclose(after["local"], local, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(update["delta"], moved, rtol=1e-3, atol=1e-6)
+    assert metrics["epochs"] == 4

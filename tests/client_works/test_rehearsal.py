@@ -9,15 +9,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import EmbeddingPrivacy, LocalTraining, RehearsalModel
+from tffcl.client_works import EWC, EmbeddingPrivacy, FedCurv, LocalTraining, Proximal, RehearsalModel
 from tffcl.models import MLP
 
 WHOLE = LocalTraining(
-    num_epochs=3,
-    batch_size=1000,
-    learning_rate=0.5,
-    patience=0,
-    optimizer=tff.learning.optimizers.build_sgdm(0.5),
+    num_epochs=3, batch_size=1000, learning_rate=0.5, patience=0, optimizer=tff.learning.optimizers.build_sgdm(0.5)
 )
 
 
@@ -29,15 +25,13 @@ def _first(runner, count=10, seed=0):
 def _by_hand(shared, z, labels, steps=3, rate=0.5, proximal=0.0):
     weights = shared.astype(np.float64)
     for _ in range(steps):
-        weights = weights - rate * (
-            rehearsing.softmax_gradient(weights, z, labels) + proximal * (weights - shared)
-        )
+        weights = weights - rate * (rehearsing.softmax_gradient(weights, z, labels) + proximal * (weights - shared))
     return weights
 
 
 @pytest.mark.parametrize("proximal", [0.0, 0.7])
 def test_a_round_is_gradient_descent_on_the_new_task_and_all_memories(proximal):
-    runner = rehearsing.Runner(rehearsing.work(False, training=WHOLE, client_memory=6, proximal=proximal))
+    runner = rehearsing.Runner(rehearsing.work(False, training=WHOLE, client_memory=6, penalty=Proximal(proximal)))
     old = _first(runner)
     update, weight, _ = runner.train(old)
     z, labels = old["stats"].numpy(), old["label"].numpy()
@@ -56,14 +50,38 @@ def test_a_round_is_gradient_descent_on_the_new_task_and_all_memories(proximal):
     assert (metrics["examples"], metrics["remembered"], metrics["sent"]) == (5, 6, len(update["sent"]))
 
 
+def test_only_labels_of_the_task_and_of_the_memories_compete():
+    """Tasks of labels 0 and 2, then of 1: the label 3, which nobody has, is neither pushed down nor ever the answer."""
+    runner = rehearsing.Runner(rehearsing.work(False, training=WHOLE, client_memory=6, label_mask=True))
+    memory = np.zeros((0, rehearsing.SIZE), np.float32), np.zeros(0, np.int32)
+    for number, (labels, possible) in enumerate((((0, 2), [0, 2]), ((1,), [0, 1, 2]))):
+        raw = rehearsing.examples(8, number)
+        raw["label"] = np.resize(labels, 8).astype(np.int32)
+        runner.context = {"classes": tf.constant(np.isin(np.arange(rehearsing.CLASSES), labels))}
+        runner.begin()
+        train = runner.prepare(raw)
+        update, _, _ = runner.train(train)
+        z, label = np.concatenate([train["stats"], memory[0]]), np.concatenate([train["label"], memory[1]])
+        expected = runner.shared.numpy().astype(np.float64)
+        for _ in range(3):
+            expected -= 0.5 * rehearsing.softmax_gradient(expected, z, label, possible)
+        np.testing.assert_allclose(runner.shared + update["delta"], expected, atol=1e-5)
+        runner.end(train)
+        memory = runner.state["memory_vectors"].numpy(), runner.state["memory_label"].numpy()
+        sums = runner.work.evaluate({}, runner.shared, runner.context, train)
+        kernel, bias = np.split(runner.shared.numpy(), [rehearsing.SIZE * rehearsing.CLASSES])
+        scores = train["stats"].numpy() @ kernel.reshape(rehearsing.SIZE, -1) + bias
+        best = np.array(labels)[scores[:, list(labels)].argmax(1)]
+        assert sums["correct"] == (best == raw["label"]).sum()
+    assert set(memory[1]) == {0, 1, 2}
+
+
 def test_embeddings_are_sampled_anew_at_each_use():
     """Two rounds from the same weights differ by the samples alone; with a narrow posterior they do not."""
     for log_scale, differ in ((-1.0, True), (-10.0, False)):
         runner = rehearsing.Runner(rehearsing.work(training=WHOLE))
         train = _first(runner)
-        train["stats"] = tf.concat(
-            [train["stats"][:, : rehearsing.SIZE], tf.fill([10, rehearsing.SIZE], log_scale)], 1
-        )
+        train["stats"] = tf.concat([train["stats"][:, : rehearsing.SIZE], tf.fill([10, rehearsing.SIZE], log_scale)], 1)
         deltas = [runner.train(train)[0]["delta"].numpy() for _ in range(2)]
         assert np.allclose(*deltas, atol=1e-3) != differ
 
@@ -126,9 +144,7 @@ def test_memories_may_come_from_another_encoder():
     runner.end(train)
     expected = other.encode({}, {"x": tf.constant(raw["x"])}).numpy()
     assert {tuple(row) for row in runner.state["memory_vectors"].numpy()} == {tuple(row) for row in expected}
-    np.testing.assert_array_equal(
-        train["stats"], rehearsing.encoder().encode({}, {"x": tf.constant(raw["x"])})
-    )
+    np.testing.assert_array_equal(train["stats"], rehearsing.encoder().encode({}, {"x": tf.constant(raw["x"])}))
 
 
 def test_prepared_statistics_are_the_frozen_encoders():
@@ -250,21 +266,27 @@ def test_a_first_classifier_may_be_given():
 def test_what_does_not_fit_is_said():
     encoder = rehearsing.encoder()
     for bad, match in (
-        (
-            lambda: RehearsalModel(encoder, MLP(7, 2)),
-            "classifier: takes 7 inputs, the encoder gives embeddings of 3",
-        ),
+        (lambda: RehearsalModel(encoder, MLP(7, 2)), "classifier: takes 7 inputs, the encoder gives embeddings of 3"),
         (lambda: rehearsing.model(initial=np.zeros(3, "f")), r"initial: expected float32\[16\], all finite"),
-        (
-            lambda: rehearsing.model(memory_encoder=rehearsing.encoder(False)),
-            "memory_encoder: gives 3 numbers",
-        ),
-        (
-            lambda: rehearsing.work(client_memory=-1),
-            "client_memory: expected a number that is not negative, found -1",
-        ),
+        (lambda: rehearsing.model(memory_encoder=rehearsing.encoder(False)), "memory_encoder: gives 3 numbers"),
+        (lambda: rehearsing.work(client_memory=-1), "client_memory: expected a number that is not negative, found -1"),
         (lambda: rehearsing.work(task_memory=-1), "task_memory: expected a number that is not negative"),
-        (lambda: rehearsing.work(proximal=-0.5), "proximal: expected a number that is not negative"),
+        (lambda: rehearsing.work(penalty=FedCurv(1.0)), "FedCurv has the server keep sums over clients"),
     ):
         with pytest.raises(errors.InputError, match=match):
             bad()
+
+
+def test_ewc_holds_the_classifier_where_its_embeddings_say_that_it_matters():
+    runner = rehearsing.Runner(rehearsing.work(False, training=WHOLE, client_memory=0, penalty=EWC(2.0)))
+    assert {"ewc_fisher", "ewc_centre"} <= set(runner.work.state_type)
+    task = _first(runner, 4, seed=1)
+    runner.end(task)
+    z, labels = np.asarray(task["stats"]), np.asarray(task["label"])
+    weights = runner.shared.numpy()
+    by_hand = np.mean(
+        [np.square(rehearsing.softmax_gradient(weights, z[row : row + 1], labels[row : row + 1])) for row in range(4)],
+        axis=0,
+    )
+    np.testing.assert_allclose(runner.state["ewc_fisher"], by_hand, rtol=1e-4, atol=1e-7)
+    np.testing.assert_array_equal(runner.state["ewc_centre"], weights)

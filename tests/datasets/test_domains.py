@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tffcl import datasets
-from tffcl.datasets import Domain, Domains, ImageDataset, image_transforms
+from tffcl.datasets import Domain, Domains, ImageDataset, domains
 from tffcl.errors import DatasetError, InputError
 
 RNG = np.random.default_rng(3)
@@ -34,31 +34,22 @@ def both(domain):
 def test_quarter_turns_are_exact_and_four_are_none():
     made = datasets.rotations(TOY)
     assert made.name == "toy rotations"
-    assert [domain.name for domain in made.domains] == [
-        "0 degrees",
-        "90 degrees",
-        "180 degrees",
-        "270 degrees",
-    ]
+    assert [domain.name for domain in made.domains] == ["0 degrees", "90 degrees", "180 degrees", "270 degrees"]
     for turns, domain in enumerate(made.domains):
         for shown, original in both(domain):
             assert np.array_equal(shown, [np.rot90(image, turns) for image in original])
             for _ in range(4):
-                shown = image_transforms.rotated(shown, 90)
+                shown = domains.rotated(shown, 90)
             assert np.array_equal(shown, [np.rot90(image, turns) for image in original])
-    assert np.array_equal(
-        image_transforms.rotated(TOY.train_images, -90), np.rot90(TOY.train_images, 3, (1, 2))
-    )
-    assert np.array_equal(
-        image_transforms.rotated(TOY.train_images, 450), np.rot90(TOY.train_images, 1, (1, 2))
-    )
+    assert np.array_equal(domains.rotated(TOY.train_images, -90), np.rot90(TOY.train_images, 3, (1, 2)))
+    assert np.array_equal(domains.rotated(TOY.train_images, 450), np.rot90(TOY.train_images, 1, (1, 2)))
 
 
 @pytest.mark.parametrize("degrees", [89.99, -0.01, 180.01, 270.0001])
 def test_other_angles_turn_the_same_way(degrees):
     inner = (slice(None), slice(1, -1), slice(1, -1))
-    near = image_transforms.rotated(TOY.train_images, round(degrees))
-    turned = image_transforms.rotated(TOY.train_images, degrees)
+    near = domains.rotated(TOY.train_images, round(degrees))
+    turned = domains.rotated(TOY.train_images, degrees)
     assert turned.dtype == np.uint8
     assert np.abs(turned[inner].astype(int) - near[inner]).max() <= 1
 
@@ -66,7 +57,7 @@ def test_other_angles_turn_the_same_way(degrees):
 def test_a_point_turned_by_45_degrees():
     image = np.zeros((1, 9, 9), np.uint8)
     image[0, 4, 7] = 200  # 3 to the right of the middle: goes to 3 sin 45 = 2.1 above it, and to the right
-    turned = image_transforms.rotated(image, 45)[0]
+    turned = domains.rotated(image, 45)[0]
     assert np.unravel_index(turned.argmax(), turned.shape) == (2, 6)
 
 
@@ -77,7 +68,7 @@ def test_permutations_move_pixels_and_lose_none():
         order = np.asarray(domain.transform.keywords["order"])
         back = np.argsort(order)
         for shown, original in both(domain):
-            assert np.array_equal(image_transforms.permuted(shown, back), original)
+            assert np.array_equal(domains.permuted(shown, back), original)
             flat = original.reshape(3, -1)
             assert np.array_equal(shown.reshape(3, -1), flat[:, order])
         orders.append(tuple(order))
@@ -124,13 +115,7 @@ def test_labels_of_a_group_of_classes():
         assert labels.dtype == np.int32
         assert labels.tolist() == [own.get(one, -1) for one in TOY.train_labels.tolist()]
     assert made.test_labels[1].tolist() == [{3: 0, 2: 1}.get(one, -1) for one in TOY.test_labels.tolist()]
-    assert (made.name, made.num_labels, made.image_size, made.max_value, len(made)) == (
-        "toy",
-        2,
-        (6, 6),
-        255,
-        2,
-    )
+    assert (made.name, made.num_labels, made.image_size, made.max_value, len(made)) == ("toy", 2, (6, 6), 255, 2)
     assert made.shared_base == [0, 0]
 
 
@@ -144,10 +129,7 @@ def test_presets():
     letters = images("emnist-balanced", num_labels=47, count=94)
     made = datasets.emnist_balanced(letters)
     assert [domain.classes for domain in made.domains] == [tuple(range(k, k + 10)) for k in (0, 10, 20, 30)]
-    assert np.flatnonzero(np.stack(made.train_labels).max(axis=0) < 0).tolist() == [
-        *range(40, 47),
-        *range(87, 94),
-    ]
+    assert np.flatnonzero(np.stack(made.train_labels).max(axis=0) < 0).tolist() == [*range(40, 47), *range(87, 94)]
     with pytest.raises(InputError, match="10 is no class of mnist, which has 0..9"):
         datasets.emnist_balanced(mnist)
 

@@ -1,14 +1,19 @@
-"""Downloads, with `pooch.retrieve` replaced by something that has no network."""
+"""Downloads, with pooch's downloader replaced by one that has no network."""
 
+import dataclasses
 import gzip
+import hashlib
 import io
 import tarfile
 from pathlib import Path
 
 import pytest
+from loading import module_at
 
-from tffcl.datasets import available, download, load, parsers
+from tffcl.datasets import available, download, images, load, load_images, official
 from tffcl.errors import DatasetError
+
+idx = module_at(Path(__file__).with_name("idx.py"))
 
 
 @pytest.fixture
@@ -19,20 +24,23 @@ def cache(tmp_path, monkeypatch):
 
 
 def _serve(monkeypatch, contents):
-    """`pooch.retrieve` now gives the bytes in `contents` by file name, and records what was asked for."""
+    """pooch now downloads the bytes in `contents` by file name; the result lists the URLs that were asked for."""
     import pooch
 
     asked = []
 
-    def retrieve(url, known_hash, fname, path, downloader):
-        asked.append(url)
-        content = contents[fname]
-        if isinstance(content, Exception):
-            raise content
-        (Path(path) / fname).write_bytes(content)
-        return str(Path(path) / fname)
+    class Downloader:
+        def __init__(self, timeout):
+            assert timeout > 0
 
-    monkeypatch.setattr(pooch, "retrieve", retrieve)
+        def __call__(self, url, output_file, pooch, check_only=False):
+            asked.append(url)
+            content = contents[url.rsplit("/", 1)[1]]
+            if isinstance(content, Exception):
+                raise content
+            Path(output_file).write_bytes(content)
+
+    monkeypatch.setattr(pooch, "HTTPDownloader", Downloader)
     return asked
 
 
@@ -133,7 +141,49 @@ def test_a_given_folder_is_never_filled(tmp_path, monkeypatch):
 
 
 def test_sums_of_rows(data_dir):
-    for name, expected in download.ROWS_SHA256.items():
-        assert download.rows_sha256(parsers.read_tab_separated(data_dir / "r8" / name)) == expected
-    assert download.rows_sha256([("a  b", "x")]) == download.rows_sha256([("a b ", "x")])
-    assert download.rows_sha256([("a b", "x")]) != download.rows_sha256([("a b", "y")])
+    for name, expected in official.LAYOUTS["r8"].source.sums.items():
+        assert official.rows_sha256(official.read_tab_separated(data_dir / "r8" / name)) == expected
+    assert official.rows_sha256([("a  b", "x")]) == official.rows_sha256([("a b ", "x")])
+    assert official.rows_sha256([("a b", "x")]) != official.rows_sha256([("a b", "y")])
+
+
+@pytest.fixture
+def mnist(tmp_path, monkeypatch):
+    """The four files of a small MNIST by name, whose sums are the known ones."""
+    for part, labels in (("train", (3, 1, 9)), ("t10k", (0, 2))):
+        idx.write_part(tmp_path / "source", part, idx.random_images(len(labels), 4, 5), labels)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "source").iterdir()}
+    layout = images.LAYOUTS["mnist"]
+    source = dataclasses.replace(
+        layout.source, sums={name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    )
+    monkeypatch.setitem(images.LAYOUTS, "mnist", dataclasses.replace(layout, source=source))
+    return files
+
+
+def test_mnist_is_fetched_once_into_the_cache(cache, mnist, monkeypatch):
+    asked = _serve(monkeypatch, mnist)
+    assert not available("mnist")
+    for _ in range(2):
+        assert load_images("mnist").train_labels.tolist() == [3, 1, 9]
+    assert len(asked) == 4
+    assert sorted(path.parent.name for path in cache.rglob("*.gz")) == ["mnist"] * 4
+
+
+def test_broken_images_never_enter_the_cache(cache, mnist, monkeypatch):
+    name = "t10k-images-idx3-ubyte.gz"
+    _serve(monkeypatch, {**mnist, name: mnist[name][:-10]})
+    with pytest.raises(DatasetError, match=rf"{name}: has sha256 .*, so it is not kept"):
+        load_images("mnist")
+    assert _kept(cache) == []
+
+
+def test_images_without_a_network_and_sets_that_are_never_fetched(cache, monkeypatch):
+    names = images.LAYOUTS["mnist"].source.sums
+    asked = _serve(monkeypatch, dict.fromkeys(names, ConnectionError("no route")))
+    with pytest.raises(DatasetError, match="cannot be downloaded .*the data set 'digits', which needs no download"):
+        load_images("mnist")
+    del asked[:]
+    with pytest.raises(DatasetError, match=r"emnist-letters-train-images-idx3-ubyte.*\(--data-dir\)"):
+        load_images("emnist-letters")
+    assert asked == []

@@ -8,9 +8,7 @@ from tffcl.datasets import RaggedTokens, WordVectors, encode, from_texts
 from tffcl.datasets.encoding import random_vector
 from tffcl.errors import InputError, WordVectorError
 
-VECTORS = WordVectors(
-    ("cat", "dog", "unused"), np.array([[1, 2], [3, 4], [5, 6]], np.float32), source="three by hand"
-)
+VECTORS = WordVectors(("cat", "dog", "unused"), np.array([[1, 2], [3, 4], [5, 6]], np.float32), source="three by hand")
 DATA = from_texts([("Dog bites cat", "a"), ("", "b"), ("qqq", "a")], [("zzz dog", "b")])
 
 

@@ -1,10 +1,13 @@
+import collections
 import gzip
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from tffcl.datasets import available, load, official, parsers
+from tffcl.datasets import available, load, official, tokenise
 from tffcl.errors import DatasetError
 
 COUNTS = [
@@ -32,9 +35,7 @@ def test_trec_rows(data_dir):
     np.testing.assert_array_equal(np.bincount(coarse.train_labels), [86, 1162, 1250, 1223, 835, 896])
     assert coarse.train_texts[0] == "How did serfdom develop in and then leave Russia ?"
     assert fine.label_names[fine.train_labels[0]] == "DESC:manner"
-    assert (
-        sum("\xf0" in text for text in coarse.train_texts) == 1
-    )  # byte 0xF0 at offset 3,695: latin-1, not UTF-8
+    assert sum("\xf0" in text for text in coarse.train_texts) == 1  # byte 0xF0 at offset 3,695: latin-1, not UTF-8
 
 
 def test_subj_rows(data_dir):
@@ -82,9 +83,7 @@ def test_truncated_file(data_dir, tmp_path):
 
 def test_missing_files_and_folders(tmp_path, monkeypatch):
     assert not available("trec6", tmp_path)
-    with pytest.raises(
-        DatasetError, match=r"train_5500\.label and TREC_10\.label not found in .*cogcomp"
-    ) as caught:
+    with pytest.raises(DatasetError, match=r"train_5500\.label and TREC_10\.label not found in .*cogcomp") as caught:
         load("trec6", tmp_path)
     assert "sample" in str(caught.value)
     with pytest.raises(DatasetError, match="no such folder"):
@@ -95,23 +94,17 @@ def test_missing_files_and_folders(tmp_path, monkeypatch):
 
 
 def test_no_such_set(tmp_path):
-    with pytest.raises(
-        DatasetError, match=r"trec7: no such data set or folder; known sets are trec6, trec50, r8"
-    ):
+    with pytest.raises(DatasetError, match=r"trec7: no such data set or folder; known sets are trec6, trec50, r8"):
         load("trec7", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("reader", "content", "message"),
     [
-        (
-            lambda p: parsers.read_trec(p, True),
-            b"DESC:def What ?\nNUM\n",
-            "line 2: expected 'COARSE:fine text'",
-        ),
-        (lambda p: parsers.read_trec(p, True), b"DESC What ?\n", "line 1: expected 'COARSE:fine text'"),
-        (parsers.read_tab_separated, b"earn\tx\nacq y\n", "line 2: expected 'label<TAB>text'"),
-        (parsers.read_tab_separated, b"earn\tx\n\xff\ty\n", "line 2: byte 0xFF is not utf-8"),
+        (lambda p: official.read_trec(p, True), b"DESC:def What ?\nNUM\n", "line 2: expected 'COARSE:fine text'"),
+        (lambda p: official.read_trec(p, True), b"DESC What ?\n", "line 1: expected 'COARSE:fine text'"),
+        (official.read_tab_separated, b"earn\tx\nacq y\n", "line 2: expected 'label<TAB>text'"),
+        (official.read_tab_separated, b"earn\tx\n\xff\ty\n", "line 2: byte 0xFF is not utf-8"),
     ],
 )
 def test_malformed_lines(tmp_path, reader, content, message):
@@ -121,32 +114,73 @@ def test_malformed_lines(tmp_path, reader, content, message):
         reader(path)
 
 
-NEWS = (
-    "Markets fall\nStocks slid.\nhttp://a\n1\n2011\nX\nbusiness\n\n"
-    "Probe lands\n\nhttp://b\n2\n2011\nY\nsci&tech\n\n"
-)
+NEWS = "Markets fall\nStocks slid.\nhttp://a\n1\n2011\nX\nbusiness\n\nProbe lands\n\nhttp://b\n2\n2011\nY\nsci&tech\n\n"
 
 
 @pytest.mark.parametrize("name", ["news", "news.gz"])
 def test_news_archive(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(gzip.compress(NEWS.encode()) if name.endswith("gz") else NEWS.encode())
-    assert parsers.read_news(path) == [("Markets fall Stocks slid.", "business"), ("Probe lands", "sci_tech")]
-    assert official.find(official.LAYOUTS["tmn"], tmp_path) == (path,)
+    assert official.read_news(path) == [("Markets fall Stocks slid.", "business"), ("Probe lands", "sci_tech")]
+    assert official.LAYOUTS["tmn"].find(tmp_path) == (path,)
 
 
 def test_news_archive_cut_short(tmp_path):
     (tmp_path / "news").write_text(NEWS + "Only a title\nand more\n")
     with pytest.raises(DatasetError, match="line 17: a news record is seven lines"):
-        parsers.read_news(tmp_path / "news")
+        official.read_news(tmp_path / "news")
     (tmp_path / "news.gz").write_bytes(gzip.compress(NEWS.encode())[:-9])
     with pytest.raises(DatasetError, match="not a whole gzip file"):
-        parsers.read_news(tmp_path / "news.gz")
+        official.read_news(tmp_path / "news.gz")
 
 
 def test_seeded_split_is_the_same_everywhere():
     rows = [(str(number), "a") for number in range(10)]
-    train, test = parsers.seeded_split(rows, 8)
+    train, test = official.seeded_split(rows, 8)
     assert sorted(train + test) == sorted(rows)
     # a change here changes every figure for SUBJ
     assert [text for text, _ in train + test] == list("2385140769")
+
+
+def test_size_and_balance_of_the_sample():
+    data = load("sample")
+    assert available("sample")
+    assert len(data.train_texts) >= 600
+    assert len(data.test_texts) >= 120
+    assert data.label_names == ("abbreviation", "description", "entity", "human", "location", "number")
+    for labels in (data.train_labels, data.test_labels):
+        counts = collections.Counter(labels.tolist())
+        assert len(counts) == 6
+        assert max(counts.values()) < 1.4 * min(counts.values())
+
+
+def test_no_question_twice():
+    data = load("sample")
+    questions = [" ".join(tokenise(text)) for text in data.train_texts + data.test_texts]
+    assert len(set(questions)) == len(questions)
+
+
+def test_reads_as_questions():
+    data = load("sample")
+    for text in data.train_texts + data.test_texts:
+        assert text[0].isupper(), text
+        assert text.endswith(("?", ".")), text
+        assert text == " ".join(text.split()), text
+        assert 3 <= len(text.split()) <= 20, text
+
+
+def test_not_from_trec(data_dir):
+    trec = load("trec6", data_dir)
+    theirs = {"".join(tokenise(text)) for text in trec.train_texts + trec.test_texts}
+    data = load("sample")
+    assert not [text for text in data.train_texts + data.test_texts if "".join(tokenise(text)) in theirs]
+
+
+def test_texts_are_loaded_without_the_heavy_libraries():
+    heavy = ["tensorflow", "tensorflow_federated", "gensim", "sklearn", "pooch", "pandas"]
+    code = (
+        "import sys, tffcl.datasets as d; [getattr(d, name) for name in d.__all__]; d.load('sample');"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -10,26 +11,39 @@ import tracemalloc
 
 import pytest
 
-from tffcl.commands import FilVerOptions, fil_ver_data
+import tffcl
 from tffcl.datasets import (
     available,
     from_directory,
     from_files,
     load,
+    load_arrays,
     load_binary,
     load_images,
     load_word_vectors,
-    parsers,
+    official,
     read_idx,
 )
-from tffcl.datasets.binary_files import read_binary_rows
-from tffcl.datasets.table_files import read_rows
+from tffcl.datasets.binary import read_binary_rows
+from tffcl.datasets.text import read_rows
 from tffcl.errors import DatasetError, InputError
+from tffcl.experiment import scenarios
 
 
 def read_enrollment(path):
-    flags = ["--num-clients", "2", "--num-tasks", "3", "--enrollment", str(path)]
-    return fil_ver_data.load_enrollment(FilVerOptions.parse(flags)).table()
+    experiment = tffcl.Experiment("fil-ver", data="digits", num_clients=2, num_tasks=3, enrollment=str(path))
+    return scenarios.enrollment_of(experiment).table()
+
+
+def read_table(path):
+    """A table of numbers, for training and testing alike."""
+    shutil.copy(path, path.with_stem("test"))
+    data = load_arrays(str(path.parent))
+    return data.train_x.tolist(), [data.label_names[label] for label in data.train_labels]
+
+
+def read_npz(path):
+    return load_arrays(str(path))
 
 
 def read_vectors(path):
@@ -42,11 +56,12 @@ TEXTS = {
     "CSV": ("a.csv", read_rows, "text,label\nété,x\n", [("été", "x")]),
     "TSV": ("a.tsv", read_rows, "label\ttext\nx\tété\n", [("été", "x")]),
     "JSONL": ("a.jsonl", read_rows, '{"text": "été", "label": "x"}\n', [("été", "x")]),
-    "TREC": ("a", lambda path: parsers.read_trec(path, True), "DESC:def What ?\n", [("What ?", "DESC:def")]),
-    "R8": ("a", parsers.read_tab_separated, "earn\tété\n", [("été", "earn")]),
-    "SUBJ": ("a", lambda path: parsers.read_sentences(path, "x"), "a line\n", [("a line", "x")]),
-    "news": ("news", parsers.read_news, "T\nD\nl\n1\nd\ns\nus\n\n", [("T D", "us")]),
+    "TREC": ("a", lambda path: official.read_trec(path, True), "DESC:def What ?\n", [("What ?", "DESC:def")]),
+    "R8": ("a", official.read_tab_separated, "earn\tété\n", [("été", "earn")]),
+    "SUBJ": ("a", lambda path: official.read_sentences(path, "x"), "a line\n", [("a line", "x")]),
+    "news": ("news", official.read_news, "T\nD\nl\n1\nd\ns\nus\n\n", [("T D", "us")]),
     "binary rows": ("a.data", lambda path: read_binary_rows(path).tolist(), "0,1\n1,1\n", [[0, 1], [1, 1]]),
+    "table of numbers": ("train.csv", read_table, "size,label\n0,b\n2,é\n", ([[-1.0], [1.0]], ["b", "é"])),
     "enrollment": ("who.csv", read_enrollment, "*,*,o\nx,*,*\n", ("**o", "x**")),
     "GloVe": ("a.txt", read_vectors, "été 1 2\n", (("été",), [[1, 2]])),
     "word2vec": ("a.txt", read_vectors, "1 2\nété 1 2\n", (("été",), [[1, 2]])),
@@ -86,10 +101,11 @@ def test_an_encoding_that_nobody_knows(tmp_path):
 
 
 READERS = {
-    **{name: (file_name, read) for name, (file_name, read, _, _) in TEXTS.items()},
+    **{name: (file_name, read) for name, (file_name, read, _, _) in TEXTS.items() if name != "table of numbers"},
     "IDX": ("train-images-idx3-ubyte.gz", lambda path: read_idx(path, 3)),
-    "news.gz": ("news.gz", parsers.read_news),
+    "news.gz": ("news.gz", official.read_news),
     "vectors.gz": ("a.txt.gz", read_vectors),
+    "arrays": ("a.npz", read_npz),
 }
 
 
@@ -119,6 +135,8 @@ LOADERS = {
     "data_dir of images": lambda folder: load_images("mnist", folder / LONG),
     "data_dir of binary sets": lambda folder: load_binary("adult", folder / LONG),
     "available": lambda folder: available("trec6", folder / LONG),
+    "a folder of tables of numbers": lambda folder: load_arrays(str(folder / LONG)),
+    "a file of arrays": lambda folder: load_arrays(str(folder / f"{LONG}.npz")),
     "a binary set": lambda folder: load_binary(LONG, folder),
     "an image set": lambda folder: load_images(LONG, folder),
     "nobody's home": lambda folder: load("trec6", "~nobody-of-that-name/x"),
@@ -144,7 +162,7 @@ print(ascii(folder), datasets.load(folder + "/own").train_texts == ("\\xe9t\\xe9
 print(datasets.load_word_vectors(folder + "/v.txt").words == ("\\xe9t\\xe9",))
 try:
     datasets.load("trec6", folder + "/none")
-except datasets.registry.DatasetError as error:
+except ValueError as error:
     print(error, file=sys.stderr)
 """
 
@@ -179,13 +197,13 @@ BOMBS = {
         lambda path: read_idx(path, 3),
         "promises 60000 x 28000 x 28000 bytes of data; at most",
     ),
-    "news": (b"T\nD\n", parsers.read_news, r"more than \d+ bytes"),
+    "news": (b"T\nD\n", official.read_news, r"more than \d+ bytes"),
 }
 
 
 @pytest.mark.parametrize(("start", "read", "message"), BOMBS.values(), ids=BOMBS)
 def test_no_more_is_read_of_a_gzip_file_than_allowed(tmp_path, monkeypatch, start, read, message):
-    monkeypatch.setattr(parsers, "_MOST_NEWS_BYTES", 1 << 20)
+    monkeypatch.setattr(official, "_MOST_NEWS_BYTES", 1 << 20)
     (tmp_path / "x.gz").write_bytes(gzip.compress(start + bytes(1 << 26), 1))
     tracemalloc.start()
     with pytest.raises(InputError, match=message):
@@ -199,11 +217,7 @@ def test_no_more_is_read_of_a_gzip_file_than_allowed(tmp_path, monkeypatch, star
 def test_a_field_may_have_any_length(tmp_path, name):
     text = "word " * 60_000
     header = {"a.csv": "text,label\n", "a.tsv": "text\tlabel\n", "a.jsonl": ""}[name]
-    row = {
-        "a.csv": f'"{text}",x\n',
-        "a.tsv": f"{text}\tx\n",
-        "a.jsonl": f'{{"text": "{text}", "label": "x"}}\n',
-    }
+    row = {"a.csv": f'"{text}",x\n', "a.tsv": f"{text}\tx\n", "a.jsonl": f'{{"text": "{text}", "label": "x"}}\n'}
     (tmp_path / name).write_text(header + row[name])
     before = csv.field_size_limit()
     assert read_rows(tmp_path / name) == [(text, "x")]

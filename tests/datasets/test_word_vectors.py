@@ -46,9 +46,7 @@ def _formats(folder):
         _write(folder / f"{name}.gz", gzip.compress((folder / name).read_bytes()))
     # word2vec's own tool ends each text line with a space, and each binary vector with a newline
     _write(folder / "spaces.txt", _text("4 7").replace("\n", " \n").replace("4 7 ", "4 7"))
-    binary = b"4 7\n" + b"".join(
-        word.encode() + b" " + values.tobytes() + b"\n" for word, values in zip(WORDS, VALUES)
-    )
+    binary = b"4 7\n" + b"".join(word.encode() + b" " + values.tobytes() + b"\n" for word, values in zip(WORDS, VALUES))
     _write(folder / "newlines.bin", binary)
     _write(folder / "windows.txt", _text("4 7").replace("\n", "\r\n"))
     # with a byte-order mark, as editors of Windows write it
@@ -252,10 +250,9 @@ def test_gensim_downloader(tmp_path, monkeypatch):
     assert load_word_vectors("glove-wiki-gigaword-100").words == WORDS
 
     def fail(name, return_path):
-        raise {
-            "nothing": ValueError("Incorrect model/corpus name"),
-            "cache": ValueError("unable to read"),
-        }.get(name, OSError("no network"))
+        raise {"nothing": ValueError("Incorrect model/corpus name"), "cache": ValueError("unable to read")}.get(
+            name, OSError("no network")
+        )
 
     monkeypatch.setattr(gensim.downloader, "load", fail)
     with pytest.raises(WordVectorError, match="neither a file nor a name"):
@@ -269,10 +266,10 @@ def test_gensim_downloader(tmp_path, monkeypatch):
 def test_glove_extra(tmp_path, monkeypatch):
     import pandas
 
-    from tffcl.datasets import glove_package
+    from tffcl.datasets import word_vectors
 
-    monkeypatch.setattr(glove_package, "PACKAGE", "no_such_package_of_vectors")
-    assert not glove_package.available()
+    monkeypatch.setattr(word_vectors, "GLOVE_PACKAGE", "no_such_package_of_vectors")
+    assert not word_vectors.glove_available()
     with pytest.raises(WordVectorError, match=r"not installed; pip install 'tffcl\[glove\]'"):
         load_word_vectors("glove-50")
 
@@ -282,7 +279,7 @@ def test_glove_extra(tmp_path, monkeypatch):
     _write(package / "__init__.py", f"ROOT = {str(package)!r}\n")
     np.save(package / "glove_6B_50d_emb.npy", VALUES)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(glove_package, "PACKAGE", "small_glove_package")
+    monkeypatch.setattr(word_vectors, "GLOVE_PACKAGE", "small_glove_package")
     monkeypatch.setattr(pandas, "read_parquet", lambda path, columns: pandas.DataFrame({"index": WORDS}))
     loaded = load_word_vectors("glove-50", {"cat", "the"})
     assert loaded.words == ("the", "cat")
@@ -290,9 +287,9 @@ def test_glove_extra(tmp_path, monkeypatch):
 
 
 def test_real_glove_extra():
-    from tffcl.datasets import glove_package
+    from tffcl.datasets import word_vectors
 
-    if not glove_package.available():
+    if not word_vectors.glove_available():
         pytest.skip("the extra `glove` is not installed")
     loaded = load_word_vectors("glove-50", {"the", "question"})
     assert loaded.words == ("the", "question")
@@ -314,6 +311,7 @@ def test_training_on_own_text():
     assert not np.allclose(first.vectors, other.vectors)
 
 
+@pytest.mark.slow
 def test_training_does_not_depend_on_pythons_hash():
     code = (
         "import hashlib, tffcl.datasets as d\n"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tffcl import errors
 from tffcl.layers import AutoregressiveMask
-from tffcl.layers.autoregressive import as_order, natural_order, random_order
+from tffcl.layers.autoregressive import as_order, random_order
 
 
 def _key(seed):
@@ -54,12 +54,7 @@ def leaks(influence, order):
 
 
 @hypothesis.settings(max_examples=40)
-@hypothesis.given(
-    st.integers(0, 2**31 - 1),
-    st.integers(1, 9),
-    st.lists(st.integers(1, 12), max_size=4),
-    st.booleans(),
-)
+@hypothesis.given(st.integers(0, 2**31 - 1), st.integers(1, 9), st.lists(st.integers(1, 12), max_size=4), st.booleans())
 def test_no_output_sees_its_own_or_a_later_input(seed, size, hidden, direct):
     masks_of = AutoregressiveMask(size, tuple(hidden), direct or not hidden)
     order = _order(seed, size)
@@ -155,7 +150,6 @@ def test_draws_depend_on_their_key_alone():
     np.testing.assert_array_equal(random_order(_key(1), 20), random_order(_key(1), 20))
     assert (random_order(_key(1), 20) != random_order(_key(2), 20)).numpy().any()
     assert sorted(random_order(_key(1), 20).numpy()) == list(range(1, 21))
-    assert natural_order(4).numpy().tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -167,13 +161,7 @@ def test_an_order_that_is_no_permutation_is_an_input_error(order):
 
 
 def test_orders_of_any_kind_of_integer():
-    for order in (
-        [2, 1],
-        (2, 1),
-        np.array([2, 1]),
-        np.array([2, 1], np.uint8),
-        tf.constant([2, 1], tf.int64),
-    ):
+    for order in ([2, 1], (2, 1), np.array([2, 1]), np.array([2, 1], np.uint8), tf.constant([2, 1], tf.int64)):
         found = as_order(order, 2)
         assert found.dtype == tf.int32
         assert found.numpy().tolist() == [2, 1]
@@ -181,12 +169,7 @@ def test_orders_of_any_kind_of_integer():
 
 @pytest.mark.parametrize(
     ("arguments", "match"),
-    [
-        ((0, (3,)), "input_size"),
-        ((3, (0,)), "hidden"),
-        ((3, (4, 0)), "hidden"),
-        ((3, (), False), "hidden"),
-    ],
+    [((0, (3,)), "input_size"), ((3, (0,)), "hidden"), ((3, (4, 0)), "hidden"), ((3, (), False), "hidden")],
 )
 def test_wrong_sizes_are_input_errors(arguments, match):
     with pytest.raises(errors.InputError, match=match):

@@ -99,14 +99,6 @@ def test_spread_repeats_each_unit_over_its_column(lead):
             assert (parts["dense"][..., unit] == values[index][4 + unit]).all()
 
 
-def test_weigh_multiplies_each_kernel_by_its_scalar():
-    scalars, flat = _random(3, 2), _random(3, 34)
-    expected = flat.copy()
-    expected[:, :24] *= scalars[:, :1]
-    expected[:, 24:] *= scalars[:, 1:]
-    np.testing.assert_allclose(LAYOUT.weigh(tf.constant(scalars), tf.constant(flat)), expected, rtol=1e-6)
-
-
 def test_decomposed_kernel_is_equation_1():
     rng = _rng()
     base, adaptive = rng.normal(size=34).astype("f"), rng.normal(size=34).astype("f")

@@ -133,6 +133,7 @@ def test_keras_head_gives_the_posterior_of_its_layers():
     assert tf.convert_to_tensor(found).shape == (6, 3)
 
 
+@pytest.mark.slow
 def test_keras_model_trains_through_samples():
     inputs = tf.keras.Input([4])
     tf.keras.utils.set_random_seed(1)

@@ -121,8 +121,7 @@ FREEZE = "changes what it keeps while it trains.*trainable=False"
 REFUSED = {
     f"BatchNormalization 'own' {FREEZE}": lambda: _normalised(keras.layers.BatchNormalization(name="own")),
     f"BatchNormalization 'inner' {FREEZE}": lambda: _sequential(
-        keras.Sequential([keras.Input([5]), keras.layers.BatchNormalization(name="inner")]),
-        keras.layers.Dense(3),
+        keras.Sequential([keras.Input([5]), keras.layers.BatchNormalization(name="inner")]), keras.layers.Dense(3)
     ),
     f"SyncBatchNormalization {FREEZE}".replace(" c", " 'of_all' c"): lambda: _normalised(
         keras.layers.experimental.SyncBatchNormalization(name="of_all")
@@ -144,9 +143,7 @@ REFUSED = {
     ),
     "expected a built": lambda: keras.Sequential([keras.layers.Dense(3)]),
     "expected a built functional": lambda: "model",
-    r"no Dense, Conv1D or Conv2D layer to decompose among \['Flatten'\]": lambda: _sequential(
-        keras.layers.Flatten()
-    ),
+    r"no Dense, Conv1D or Conv2D layer to decompose among \['Flatten'\]": lambda: _sequential(keras.layers.Flatten()),
     "neither functional nor sequential": lambda: _called(_Subclassed()),
     "subclassed is neither": lambda: _sequential(_called(_Subclassed()), keras.layers.Dense(2)),
 }
@@ -160,9 +157,7 @@ def _frozen(model):
 FROZEN = {
     "a layer": lambda: _normalised(keras.layers.BatchNormalization(trainable=False)),
     "a model inside": lambda: _sequential(
-        _frozen(
-            keras.Sequential([keras.Input([5]), keras.layers.Dense(4), keras.layers.BatchNormalization()])
-        ),
+        _frozen(keras.Sequential([keras.Input([5]), keras.layers.Dense(4), keras.layers.BatchNormalization()])),
         keras.layers.Dense(3),
     ),
     "of all workers": lambda: _normalised(keras.layers.experimental.SyncBatchNormalization(trainable=False)),

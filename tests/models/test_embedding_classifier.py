@@ -115,14 +115,8 @@ def test_kernels_are_the_encoder_s_and_then_the_classifier_s():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda e: EmbeddingClassifier(e, MLP(5, 3)),
-            "mlp: takes embeddings of 5 dimensions, VectorEncoder.* gives 4",
-        ),
-        (
-            lambda e: EmbeddingClassifier(e, MLP(4, 3), beta=-1.0),
-            "beta: expected a finite number .* found -1.0",
-        ),
+        (lambda e: EmbeddingClassifier(e, MLP(5, 3)), "mlp: takes embeddings of 5 dimensions, VectorEncoder.* gives 4"),
+        (lambda e: EmbeddingClassifier(e, MLP(4, 3), beta=-1.0), "beta: expected a finite number .* found -1.0"),
         (lambda e: EmbeddingClassifier(e, MLP(4, 3), beta=float("nan")), "beta: expected a finite number"),
     ],
 )
@@ -176,6 +170,7 @@ def test_one_step_moves_every_part(name):
         assert delta.numpy().any(), f"{part} has not moved"
 
 
+@pytest.mark.slow
 def test_training_learns_and_evaluation_stands_at_the_mean():
     encoder, context, examples = small("image")
     net = EmbeddingClassifier(encoder, MLP(4, 3, (7,)))

@@ -7,34 +7,24 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.models import FrozenEncoder, IdentityEncoder, ImageEncoder, TextEncoder, VectorEncoder
-from tffcl.models.encoder_frozen import BATCH
-from tffcl.models.encoders import draw, mean_of
+from tffcl.models.encoders import BATCH, draw, mean_of
 
 keras = tf.keras
 KEY = tf.constant([3, 4])
 RNG = np.random.default_rng(0)
-VECTORS = np.concatenate([np.full((2, 6), 9), RNG.normal(size=(8, 6))]).astype(
-    "f"
-)  # rows 0 and 1 do not count
+VECTORS = np.concatenate([np.full((2, 6), 9), RNG.normal(size=(8, 6))]).astype("f")  # rows 0 and 1 do not count
 
 
 def texts(documents):
     """The context and the examples of documents."""
     length = np.int32([len(document) for document in documents])
     tokens = np.int32([token for document in documents for token in document])
-    return {"vectors": VECTORS, "tokens": tokens}, {
-        "start": np.cumsum(length, dtype="i") - length,
-        "length": length,
-    }
+    return {"vectors": VECTORS, "tokens": tokens}, {"start": np.cumsum(length, dtype="i") - length, "length": length}
 
 
 SMALL = {"embedding_size": 4, "hidden": (10, 9)}
 CASES = {
-    "image": (
-        ImageEncoder((8, 8), filters=(3, 5), **SMALL),
-        {},
-        {"x": RNG.integers(0, 256, (5, 8, 8)).astype("u1")},
-    ),
+    "image": (ImageEncoder((8, 8), filters=(3, 5), **SMALL), {}, {"x": RNG.integers(0, 256, (5, 8, 8)).astype("u1")}),
     "roomy image": (  # large enough to go without padding
         ImageEncoder((17, 16), filters=(3, 5), **SMALL),
         {},
@@ -50,11 +40,7 @@ CASES = {
         {},
         {"x": RNG.integers(0, 17, (5, 7, 5)).astype("u1")},
     ),
-    "one pixel": (
-        ImageEncoder((1, 1), filters=(2, 2), **SMALL),
-        {},
-        {"x": np.arange(5).reshape(5, 1, 1).astype("u1")},
-    ),
+    "one pixel": (ImageEncoder((1, 1), filters=(2, 2), **SMALL), {}, {"x": np.arange(5).reshape(5, 1, 1).astype("u1")}),
     "vector": (VectorEncoder(6, **SMALL), {}, {"x": RNG.normal(size=(5, 6)).astype("f")}),
     "deterministic vector": (VectorEncoder(6, False, 4, ()), {}, {"x": RNG.normal(size=(5, 6)).astype("f")}),
     "text": (TextEncoder(6, **SMALL), *texts([[2, 3, 9], [1, 5], [], [1, 1], [4, 4, 4, 7]])),
@@ -206,16 +192,10 @@ def test_the_paper_s_sizes():
         (lambda: ImageEncoder((0, 8)), "shape: expected the height and width"),
         (lambda: ImageEncoder((8, 8), max_value=0), "max_value: expected a positive number, found 0"),
         (lambda: ImageEncoder((8, 8), filters=(3, 0)), "filters: expected at least 1 in each layer"),
-        (
-            lambda: ImageEncoder((8, 8), padding="full"),
-            "padding must be one of auto, same, valid; got 'full'",
-        ),
+        (lambda: ImageEncoder((8, 8), padding="full"), "padding must be one of auto, same, valid; got 'full'"),
         (lambda: ImageEncoder((8, 8), padding="valid"), "8 x 8 is used up by 2 convolutions"),
         (lambda: ImageEncoder((8, 8), embedding_size=0), "embedding_size: expected at least 1, found 0"),
-        (
-            lambda: ImageEncoder((8, 8), initial_log_scale=6.0),
-            "initial_log_scale: expected -10.0 to 5.0, found 6.0",
-        ),
+        (lambda: ImageEncoder((8, 8), initial_log_scale=6.0), "initial_log_scale: expected -10.0 to 5.0, found 6.0"),
         (lambda: VectorEncoder(0), "size: expected at least 1, found 0"),
         (lambda: VectorEncoder(3, hidden=(0,)), "hidden: expected layers of at least 1 unit"),
         (lambda: TextEncoder(0), "dimension: expected at least 1, found 0"),
@@ -241,6 +221,7 @@ def frozen(case):
     return FrozenEncoder(encoder, random_weights(encoder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_frozen_encoder_encodes_as_the_encoder_does(case, compiled):
@@ -290,15 +271,9 @@ def test_weights_that_do_not_fit():
     right = random_weights(encoder)
     size = len(right)
     for values, message in (
-        (
-            right[:-1],
-            rf"values: VectorEncoder\(.*\) has weights float32\[{size}\], found float32\[{size - 1}\]",
-        ),
+        (right[:-1], rf"values: VectorEncoder\(.*\) has weights float32\[{size}\], found float32\[{size - 1}\]"),
         (right.astype(float), rf"found float64\[{size}\]"),
-        (
-            np.where(np.arange(size) == 3, np.float32("nan"), right),
-            "values: weight 3 is nan; expected finite",
-        ),
+        (np.where(np.arange(size) == 3, np.float32("nan"), right), "values: weight 3 is nan; expected finite"),
     ):
         with pytest.raises(errors.InputError, match=message):
             FrozenEncoder(encoder, values)
@@ -306,10 +281,7 @@ def test_weights_that_do_not_fit():
 
 def test_frozen_weights_of_another_encoder_s_function():
     """Two frozen encoders of one architecture do not share what was compiled for the other."""
-    first, other = (
-        frozen("vector"),
-        FrozenEncoder(CASES["vector"][0], np.zeros(CASES["vector"][0].weights.size, "f")),
-    )
+    first, other = (frozen("vector"), FrozenEncoder(CASES["vector"][0], np.zeros(CASES["vector"][0].weights.size, "f")))
     examples = CASES["vector"][2]
     assert (first.encode({}, examples).numpy() != 0).any()
     assert not other.encode({}, examples).numpy().any()

@@ -72,15 +72,14 @@ def _randomise(model):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_equal_the_models_own(name):
     model = _randomise(MODELS[name]())
     network, features = KerasNetwork(model), _features(model)
     assert network.kernels.size + network.local.size == model.count_params()
     kernels, local = network.initial_kernels(KEY), network.initial_local(KEY)
-    np.testing.assert_allclose(
-        _logits(network, kernels, local, features), model(features), rtol=1e-5, atol=1e-5
-    )
+    np.testing.assert_allclose(_logits(network, kernels, local, features), model(features), rtol=1e-5, atol=1e-5)
     compiled = tf.function(_logits)(network, kernels, local, features)
     np.testing.assert_allclose(compiled, model(features), rtol=1e-5, atol=1e-5)
 
@@ -134,6 +133,7 @@ def _sgd(network, count, rate=0.1):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_trains_in_a_loop_inside_a_federated_computation(tff_context, name):
     model = _randomise(MODELS[name]())
@@ -185,7 +185,7 @@ def test_two_dropout_layers_draw_apart():
     features = tf.ones([200, 50])
     network = KerasNetwork(model)
     probe = keras.Model(network._model.inputs, network._model.layers[1].output)
-    with network._standing_in([tf.constant(w) for w in network._first], KEY):
+    with network._substituted([tf.constant(w) for w in network._first], KEY):
         kept = probe(features).numpy()
     assert (kept != 0).mean() == pytest.approx(0.25, abs=0.02)
 
@@ -250,6 +250,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", REFUSED)
 def test_refuses(message):
     with pytest.raises(errors.InputError, match=message):
@@ -277,6 +278,7 @@ def _bidirectional():
     )
 
 
+@pytest.mark.slow
 def test_what_starts_anew_with_every_task_is_said_and_listed(caplog):
     with caplog.at_level(logging.INFO):
         roles = KerasNetwork(_bidirectional()).weights_by_role

@@ -50,11 +50,10 @@ def test_patterns_are_averaged_in_probability():
     alone = [np.exp(made.log_prob_of_pattern(everything(5), j).numpy()) for j in range(3)]
     assert not np.allclose(alone[0], alone[1])
     np.testing.assert_allclose(made.prob(everything(5)), np.mean(alone, axis=0), rtol=1e-4, atol=1e-7)
-    np.testing.assert_allclose(
-        tf.function(made.prob)(everything(5)), np.mean(alone, axis=0), rtol=1e-4, atol=1e-7
-    )
+    np.testing.assert_allclose(tf.function(made.prob)(everything(5)), np.mean(alone, axis=0), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_samples_are_as_probable_as_log_prob_says(case):
     """Every one of the 2^4 inputs, within five standard errors of its own probability."""
@@ -62,9 +61,7 @@ def test_samples_are_as_probable_as_log_prob_says(case):
     drawn = made.sample(count, seed=5).numpy()
     found = np.bincount((drawn @ [8, 4, 2, 1]).astype(int), minlength=16) / count
     expected = made.prob(x).numpy()
-    np.testing.assert_array_less(
-        np.abs(found - expected), 5 * np.sqrt(expected * (1 - expected) / count) + 1e-9
-    )
+    np.testing.assert_array_less(np.abs(found - expected), 5 * np.sqrt(expected * (1 - expected) / count) + 1e-9)
 
 
 @pytest.fixture(scope="module", name="fitted")
@@ -80,9 +77,7 @@ def _fitted():
     def step():
         with tf.GradientTape() as tape:
             loss = -tf.reduce_mean(made.log_prob(rows))
-        optimizer.apply_gradients(
-            zip(tape.gradient(loss, made.trainable_variables), made.trainable_variables)
-        )
+        optimizer.apply_gradients(zip(tape.gradient(loss, made.trainable_variables), made.trainable_variables))
         return loss
 
     for _ in range(150):
@@ -151,7 +146,7 @@ def test_one_dimension(hidden):
 
 @pytest.mark.parametrize("share", [False, True])
 def test_from_task(share):
-    config = MADEConfig(5, (6,), order="random", share_biases=share, synchronised=False, attention_start=1.0)
+    config = MADEConfig(5, (6,), order="random", share_biases=share, distinct_masks=True, attention_start=1.0)
     network, key = MADENetwork(config, num_foreign=3), tf.constant([1, 2])
     kernels, local, plan = network.initial_kernels(key), network.initial_local(key), network.initial_plan(key)
     context = {"observed": tf.constant([1.0, 1.0, 1.0, 1.0, 0.0])}
@@ -172,9 +167,7 @@ def test_variables_are_what_is_trained():
     assert given.log_prob([0, 1, 1, 0]) != before
 
 
-@pytest.mark.parametrize(
-    "value", [[[0, 1, 2, 0]], [[0.5, 0, 0, 1]], [[float("nan"), 0, 0, 1]], [[-1, 0, 0, 1]]]
-)
+@pytest.mark.parametrize("value", [[[0, 1, 2, 0]], [[0.5, 0, 0, 1]], [[float("nan"), 0, 0, 1]], [[-1, 0, 0, 1]]])
 def test_values_that_are_not_binary_are_input_errors(value):
     with pytest.raises(errors.InputError, match="zeros and ones"):
         MADE(4, (5,)).log_prob(value)

@@ -9,14 +9,7 @@ import pytest
 
 from tffcl.models import MADEConfig, MADENetwork
 
-SCHEDULE = {
-    "batch_size": 100,
-    "learning_rate": 3e-3,
-    "patience": 4,
-    "decays": 2,
-    "max_epochs": 200,
-    "seed": 0,
-}
+SCHEDULE = {"batch_size": 100, "learning_rate": 3e-3, "patience": 4, "decays": 2, "max_epochs": 200, "seed": 0}
 
 
 @pytest.fixture(scope="module", name="benchmark")
@@ -37,6 +30,7 @@ def _trained(benchmark, rows, config, **schedule):
     return outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masks", [1, 4])
 def test_fair_coins_cannot_be_predicted(benchmark, masks):
     """The published order-agnostic model reports 13.81 nats for 30 coins, whose entropy is 20.79."""
@@ -52,12 +46,7 @@ def test_fair_coins_cannot_be_predicted(benchmark, masks):
 @pytest.mark.parametrize(
     ("name", "patterns", "schedule", "target"),
     [
-        (
-            "adult",
-            {"order_agnostic": True, "num_masks": 4},
-            {"max_epochs": 40, "learning_rate": 5e-3},
-            13.2,
-        ),
+        ("adult", {"order_agnostic": True, "num_masks": 4}, {"max_epochs": 40, "learning_rate": 5e-3}, 13.2),
         ("connect4", {}, {"max_epochs": 12, "learning_rate": 1e-2, "patience": 1}, 12.1),
     ],
 )

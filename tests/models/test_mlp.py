@@ -21,13 +21,9 @@ def test_logits_are_those_of_keras(hidden):
     flat = random_weights(mlp)
     parts = {name: part.numpy() for name, part in mlp.weights.split(flat).items()}
     model = tf.keras.Sequential(
-        [tf.keras.Input([5])]
-        + [tf.keras.layers.Dense(width, "relu") for width in hidden]
-        + [tf.keras.layers.Dense(3)]
+        [tf.keras.Input([5])] + [tf.keras.layers.Dense(width, "relu") for width in hidden] + [tf.keras.layers.Dense(3)]
     )
-    model.set_weights(
-        [parts[f"{kind}_{layer}"] for layer in range(len(hidden) + 1) for kind in ("linear", "bias")]
-    )
+    model.set_weights([parts[f"{kind}_{layer}"] for layer in range(len(hidden) + 1) for kind in ("linear", "bias")])
     np.testing.assert_allclose(mlp.logits(flat, Z), model(Z), rtol=1e-4, atol=1e-5)
     pieces = tuple(tf.reshape(part, [-1]) for part in mlp.weights.split(flat).values())
     np.testing.assert_array_equal(mlp.logits(pieces, tf.constant(Z)), mlp.logits(flat, Z))

@@ -11,9 +11,7 @@ from tffcl.models import AlignedTextCNN, TextCNN, TextCNNConfig
 
 D, F, C, V, PLACES = 5, 3, 4, 9, 3
 CONFIG = TextCNNConfig(embedding_size=D, max_classes=C, kernel_sizes=(2, 3), num_filters=F, base_scale=1.0)
-TOKENS = np.array(
-    [[2, 3, 4, 5, 6], [7, 0, 0, 0, 0], [0, 0, 0, 0, 0], [8, 7, 6, 0, 0], [3, 1, 3, 1, 3]], np.int32
-)
+TOKENS = np.array([[2, 3, 4, 5, 6], [7, 0, 0, 0, 0], [0, 0, 0, 0, 0], [8, 7, 6, 0, 0], [3, 1, 3, 1, 3]], np.int32)
 KEY = tf.constant([3, 4])
 
 
@@ -36,8 +34,7 @@ def features(tokens, vectors, kernels, biases):
         for i, (kernel, bias) in enumerate(zip(kernels, biases)):
             width = len(kernel)
             responses = [
-                sum(words[s + j] @ kernel[j] for j in range(width)) + bias
-                for s in range(len(words) - width + 1)
+                sum(words[s + j] @ kernel[j] for j in range(width)) + bias for s in range(len(words) - width + 1)
             ]
             result[n, i] = np.maximum(np.max(responses, axis=0), 0)
     return result
@@ -174,9 +171,7 @@ def test_no_places_for_foreign_adaptives(context):
 def test_first_values(kind, centre):
     config = dataclasses.replace(CONFIG, base_scale=0.2)
     network, plain = kind(config, 50), kind(CONFIG, 50)
-    np.testing.assert_allclose(
-        network.initial_kernels(KEY), 0.2 * plain.initial_kernels(KEY), rtol=1e-4, atol=1e-7
-    )
+    np.testing.assert_allclose(network.initial_kernels(KEY), 0.2 * plain.initial_kernels(KEY), rtol=1e-4, atol=1e-7)
     for name, part in network.kernels.split(plain.initial_kernels(KEY)).items():
         width = int(name[-1])
         assert np.abs(part).max() == pytest.approx(np.sqrt(6 / (width * (D + F))), rel=0.15)

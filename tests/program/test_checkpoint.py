@@ -13,8 +13,8 @@ from run_directories import StopAfter, StopError
 
 from tffcl.errors import RunError
 from tffcl.program import checkpoint, state
+from tffcl.program.results import Settings
 from tffcl.program.run_directory import RunDirectory
-from tffcl.program.settings import Settings
 
 STEPS = 5  # two rounds and the end of the first task, two rounds of the second one
 
@@ -71,9 +71,7 @@ def written(content):
 def a_history_line_less(folder):
     size, _ = json.loads(manifest_of(folder).read_text())["history"]
     lines = (folder / "history.jsonl").read_bytes().splitlines(keepends=True)
-    changed("history", [size - len(lines[-1]), json.loads(manifest_of(folder, 4).read_text())["history"][1]])(
-        folder
-    )
+    changed("history", [size - len(lines[-1]), json.loads(manifest_of(folder, 4).read_text())["history"][1]])(folder)
 
 
 def one_digit_of_the_history(folder):
@@ -167,10 +165,8 @@ def lies(folder, **names):
 def test_a_manifest_names_files_of_its_own_folder_alone(folder, first, monkeypatch, name, where):
     named = {"server": [name, "0"], "clients": [[[name, "0"]]] * 3, "knowledge": [[0, name, "0"]]}[where]
     lies(folder, **{where: named})
-    monkeypatch.setattr("tffcl.transfers.archive.checksum", lambda path: pytest.fail(f"opened {path}"))
-    with pytest.raises(
-        RunError, match="no whole checkpoint in .*(is no file of a checkpoint|no checkpoint of this)"
-    ):
+    monkeypatch.setattr("tffcl.archive.checksum", lambda path: pytest.fail(f"opened {path}"))
+    with pytest.raises(RunError, match="no whole checkpoint in .*(is no file of a checkpoint|no checkpoint of this)"):
         restored(folder, first)
 
 

@@ -1,4 +1,4 @@
-"""States in files at the clients: the same run, and what happens where a file is not what it should be."""
+"""Clients that keep their states in files: the same run, what crosses their border, and what is wrong with a file."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 import tensorflow_federated as tff
+from placements import leaves, tensors, ways_out
 from run_directories import StopAfter, StopError, history
 
 from tffcl import runtime
+from tffcl.algorithms import build_fedseit
 from tffcl.errors import ContractError, InputError, RunError
 from tffcl.program import ClientFiles, read_state
+from tffcl.program.client_files import over_handles
 from tffcl.program.client_folders import KEPT_VERSIONS
-from tffcl.program.handles import over_handles
+from tffcl.program.results import Settings
 from tffcl.program.run_directory import RunDirectory
-from tffcl.program.settings import Settings
 from tffcl.program.state import first_state, start
+from tffcl.templates.tff_types import entries
 
 NUM_EVENTS = 3 * (2 + 1)  # tasks x (rounds + the task's end)
 
@@ -84,6 +87,7 @@ def test_what_stays_of_a_client(in_files):
         assert len(list(client.iterdir())) == 2 * (KEPT_VERSIONS + others) + 1
 
 
+@pytest.mark.slow
 def test_stopped_after_every_event_and_moved(tiny, process, in_memory, tmp_path):
     place = tmp_path / "clients-0"
     for number in range(NUM_EVENTS + 1):
@@ -98,6 +102,7 @@ def test_stopped_after_every_event_and_moved(tiny, process, in_memory, tmp_path)
     assert len(list(place.iterdir())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [0, 1])
 def test_versions_that_no_checkpoint_knows_of(tiny, process, in_memory, tmp_path, monkeypatch, back):
     """Stopped after files were written, and the last checkpoint too is lost: each state is read as it then was."""
@@ -134,9 +139,7 @@ class Begun:
         return self.folder / f"client-{client:04d}" / f"state-{version:06d}.{part}"
 
     def begin(self):
-        nothing = OrderedDict(
-            rows=np.zeros((1, 6), "f"), keys=[np.zeros(2, "i")] * 3, count=[np.int32(0)] * 3
-        )
+        nothing = OrderedDict(rows=np.zeros((1, 6), "f"), keys=[np.zeros(2, "i")] * 3, count=[np.int32(0)] * 3)
         handles = [self.state.store[client] for client in range(3)]
         return self.process.begin_task(self.state.server, handles, nothing)
 
@@ -249,9 +252,7 @@ def test_folders_that_cannot_be_used(tiny, process, tmp_path):
 
 def test_a_run_in_memory_is_not_gone_on_with_in_files(tiny, process, in_memory, tmp_path):
     with pytest.raises(RunError, match="client_store is not set there and 'files' here"):
-        tiny.run(
-            process, in_memory, clients_per_round=2, resume=True, client_files=ClientFiles(str(tmp_path))
-        )
+        tiny.run(process, in_memory, clients_per_round=2, resume=True, client_files=ClientFiles(str(tmp_path)))
 
 
 def test_a_view_for_numpy_alone_is_an_error(process):
@@ -261,3 +262,70 @@ def test_a_view_for_numpy_alone_is_an_error(process):
 
     with pytest.raises(ContractError, match="task_view: has to work on tensors"):
         over_handles(dataclasses.replace(process, task_view=numpy_view))
+
+
+HANDLE = {"directory": "str", "client": "int32", "version": "int32"}
+
+
+@pytest.fixture(scope="module", params=["tiny", "fedseit"])
+def both(request, tiny, tff_context):
+    """A process, and the same over handles."""
+    if request.param == "tiny":
+        process = tiny.build_process()
+    else:
+        import small
+
+        process = build_fedseit(small.config(), num_foreign=2, training=small.training())
+    return process, over_handles(process)
+
+
+def under(place, names):
+    return {f"{place}/{name}": kind for name, kind in names.items()}
+
+
+def test_what_computations_take_from_and_give_to_clients(both):
+    plain, process = both
+    metrics = leaves(plain.next.type_signature.result[2])
+    assert all(kind in ("int32", "float32") for name, kind in metrics.items() if name != "refused")  # scalars
+    knowledge = {"knowledge": f"float32[{plain.knowledge_size}]", "refused": "str"}
+    state = entries(plain.client_state_type)
+    shown = {"attention": str(state["attention"])} if "attention" in state else {}
+    incoming = {"2/keys": "int32[2]", "2/count": "int32"}  # which rows of the knowledge base are its own
+    raw = tensors(plain.prepare.type_signature.parameter[3].member, "3")
+    expected = {
+        "initialize_clients": ({"1/key": "int32[2]", **under("1/handle", HANDLE)}, HANDLE),
+        "begin_task": ({**under("1", HANDLE), **incoming}, {"version": "int32"}),
+        "prepare": (
+            {**under("1", HANDLE), **incoming, **raw, "3/task": "int32", "3/split": "int32"},
+            {"count": "int32"},
+        ),
+        "next": ({**under("1", HANDLE), "2/task": "int32"}, {"1/version": "int32", **under("2", metrics)}),
+        "end_task": (
+            {**under("1", HANDLE), "2/task": "int32"},
+            {"0/version": "int32", **under("1", {**knowledge, **shown})},
+        ),
+        "evaluate": (
+            {**under("1", HANDLE), "1/task": "int32", "2/task": "int32"},
+            leaves(plain.evaluate.type_signature.result),
+        ),
+        "check": (under("0", HANDLE), {"": "int32"}),
+    }
+    for name, (taken, given) in expected.items():
+        kind = getattr(process, name).type_signature
+        assert leaves(tff.to_type((kind.parameter,)) if name == "check" else kind.parameter) == taken, name
+        assert leaves(kind.result) == given, name
+
+
+@pytest.mark.slow
+def test_what_is_aggregated_is_what_the_method_declares(both):
+    plain, process = both
+    for name in ("next", "end_task"):
+        assert ways_out(getattr(process, name)) == ways_out(getattr(plain, name)), name
+    assert ways_out(process.next)
+
+
+def test_handles_are_of_the_size_of_a_path(both):
+    kinds = entries(both[1].client_state_type)
+    assert set(kinds) == set(HANDLE)
+    assert all(kind.shape == () for kind in kinds.values())
+    assert kinds["directory"].dtype == np.str_

@@ -25,7 +25,7 @@ from tffcl.algorithms import build_fed_curv, build_fedweit, build_fil_ver
 from tffcl.client_works import DecomposedWork, LocalTraining, PlainWork, RehearsalWork
 from tffcl.finalizers import ServerSideTraining
 from tffcl.models import MLP, EmbeddingClassifier, TextCNN, VectorEncoder
-from tffcl.program import ClientFiles, driver, pretrain, run_program, scoring
+from tffcl.program import ClientFiles, cohorts, driver, pretrain, run_program
 from tffcl.program.state import client_key
 from tffcl.transfers import SIT, NoTransfer, PreviousTask
 
@@ -65,18 +65,14 @@ def rows(**changed):
 
     def act(now, update, weight, metrics):
         own = update["rehearsal"]
-        bad = OrderedDict(
-            (name, changed[name](now, own[name]) if name in changed else own[name]) for name in own
-        )
+        bad = OrderedDict((name, changed[name](now, own[name]) if name in changed else own[name]) for name in own)
         return OrderedDict(update, rehearsal=bad), weight, metrics
 
     return act
 
 
 def plus(amount):
-    return lambda now, values: (
-        values + tf.where(now, tf.constant(amount, values.dtype), tf.zeros([], values.dtype))
-    )
+    return lambda now, values: values + tf.where(now, tf.constant(amount, values.dtype), tf.zeros([], values.dtype))
 
 
 def many(now, values):
@@ -249,6 +245,7 @@ def _in_process(tff_context):  # which is installed first, for tests here need i
         yield own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_run_goes_on_as_if_the_client_did_not_take_part(method, in_process, monkeypatch):
     make, _, acts = METHODS[method]
@@ -262,6 +259,7 @@ def test_the_run_goes_on_as_if_the_client_did_not_take_part(method, in_process, 
     assert_equal(run, Run(honest, make, monkeypatch, len(acts), without=True))
 
 
+@pytest.mark.slow
 def test_in_a_worker_and_with_states_in_files(tff_context, monkeypatch, tmp_path):
     make, _, acts = METHODS["fil-ver"]
     files = {"client_files": ClientFiles(str(tmp_path / "clients"))}
@@ -276,10 +274,7 @@ def test_in_a_worker_and_with_states_in_files(tff_context, monkeypatch, tmp_path
 SHAPE = r"summary: should be `centroids`, float32 \[1..2, 3\]"
 SUMMARIES = [
     ("centroids: values should be finite", lambda rows: {"centroids": np.full_like(rows, np.nan)}),
-    (
-        "centroids: values should be finite, 1e.06 at most",
-        lambda rows: {"centroids": rows + np.float32(1e38)},
-    ),
+    ("centroids: values should be finite, 1e.06 at most", lambda rows: {"centroids": rows + np.float32(1e38)}),
     ("centroids: should be numbers", lambda rows: {"centroids": rows.astype(str)}),
     ("centroids: should be numbers", lambda rows: {"centroids": np.full([1, 3], None)}),
     (SHAPE, lambda rows: {"centroids": np.repeat(rows, 9, 0)}),
@@ -291,6 +286,7 @@ SUMMARIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reason", "act"), SUMMARIES)
 def test_a_summary_that_is_none(reason, act, tiny, process, monkeypatch, in_process):
     """The client receives nothing for that task and is nobody's choice later, as one that tells nothing."""
@@ -318,6 +314,7 @@ def test_a_summary_that_is_none(reason, act, tiny, process, monkeypatch, in_proc
     assert_equal(lied, silent)
 
 
+@pytest.mark.slow
 def test_pre_training_goes_on_without_it(in_process, monkeypatch):
     def network():
         return EmbeddingClassifier(VectorEncoder(rehearsing.INPUTS, True, rehearsing.SIZE, ()), MLP(3, 4, ()))
@@ -343,5 +340,5 @@ def test_pre_training_goes_on_without_it(in_process, monkeypatch):
 @pytest.mark.parametrize("count", [np.nan, np.inf, -5.0, 0.0, 6.0])
 def test_a_client_that_tells_of_other_test_examples_has_no_score(count):
     sums = {"count": np.float32(count), "loss": np.float32(2), "correct": np.float32(1)}
-    assert scoring._score(sums, 5) is None
-    assert scoring._score({**sums, "count": np.float32(5)}, 5) == 0.2
+    assert cohorts._mean_score(sums, 5) is None
+    assert cohorts._mean_score({**sums, "count": np.float32(5)}, 5) == 0.2

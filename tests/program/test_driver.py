@@ -20,7 +20,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import metrics
-from tffcl.program import ProgressBar, Released, events, preparation, reporters, scoring, server_metrics
+from tffcl.program import ProgressBar, Released, cohorts, events, reporters, results
 from tffcl.program.state import client_key
 from tffcl.transfers import PreviousTask
 
@@ -53,9 +53,7 @@ def test_reporters_see_every_event(finished):
     assert recorder.started == (3, 2, 0)
     kinds = [(event["event"], event["task"], event.get("round")) for event in recorder.events]
     assert kinds == [
-        line
-        for task in range(3)
-        for line in (("round", task, 0), ("round", task, 1), ("task_end", task, None))
+        line for task in range(3) for line in (("round", task, 0), ("round", task, 1), ("task_end", task, None))
     ]
     assert recorder.closed
 
@@ -108,7 +106,7 @@ def test_measurements_of_any_form():
         "aggregator": tff.structure.Struct([("clip", np.float32(0.5)), (None, (np.int64(3), ()))]),
         "finalizer": Pair([np.zeros(2, np.float32)], {}),
     }
-    found = server_metrics.by_path(measured)
+    found = events.by_path(measured)
     assert found == {"aggregator/clip": 0.5, "aggregator/1/0": 3, "finalizer/left/0": [0.0, 0.0]}
     event = {"event": "round", "task": 0, "round": 0, "server_metrics": found}
     assert list(reporters.numbers_of(event)) == [
@@ -132,7 +130,7 @@ def test_what_the_server_rejects_is_told_and_a_round_of_nobody_has_no_measuremen
     bar.close()
     assert shown.getvalue().count("did not take") == 1
     assert "task 0, round 0: finalizer/rehearsal at the server did not take" in shown.getvalue()
-    assert server_metrics.of_rounds(events_of)["aggregator/rejected"] == [0, None]
+    assert results.measured_by_round(events_of)["aggregator/rejected"] == [0, None]
 
 
 def test_previous_tasks_are_selected(finished):
@@ -199,8 +197,8 @@ def test_one_client_and_one_task(tiny, process):
 
 
 def test_calls_are_split_below_the_limit(tiny, process, finished, monkeypatch):
-    monkeypatch.setattr(preparation.prepare_task, "__defaults__", (1,))
-    monkeypatch.setattr(scoring.evaluate_tasks, "__defaults__", (1,))
+    monkeypatch.setattr(cohorts.prepare_task, "__defaults__", (1,))
+    monkeypatch.setattr(cohorts.evaluate_tasks, "__defaults__", (1,))
     assert np.array_equal(tiny.run(process).scores, finished[1].scores, equal_nan=True)
 
 
@@ -225,14 +223,7 @@ def test_a_non_finite_client_is_reported(tiny, tff_context):
         data=tiny.TinyData(client_2_task_0=broken),
         reporters=[recorder, ProgressBar(shown)],
     )
-    assert [event["left_out"] for event in recorder.events if event["event"] == "round"] == [
-        [2],
-        [2],
-        [],
-        [],
-        [],
-        [],
-    ]
+    assert [event["left_out"] for event in recorder.events if event["event"] == "round"] == [[2], [2], [], [], [], []]
     assert shown.getvalue().count("client(s) 2 left out: its training was not finite") == 2
 
 

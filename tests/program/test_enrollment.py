@@ -13,7 +13,7 @@ from run_directories import StopError, history, results
 
 from tffcl import metrics
 from tffcl.errors import InputError, RunError
-from tffcl.program import Released, communication, run_program
+from tffcl.program import Released, events, run_program
 from tffcl.streams import Enrollment
 from tffcl.transfers import NoTransfer, PreviousTask
 
@@ -69,8 +69,7 @@ def same(one, other):
     """Whether two structures are equal to the bit."""
     tf.nest.assert_same_structure(one, other)
     return all(
-        np.asarray(a).tobytes() == np.asarray(b).tobytes()
-        for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other))
+        np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other))
     )
 
 
@@ -151,13 +150,14 @@ def test_to_a_newcomer_the_shared_value_is_news(fresh):
     state = types.SimpleNamespace(
         server={"shared": np.ones(6, np.float32)}, fresh=fresh, round=0, task=1, selections=[[], [[], [], []]]
     )
-    whole = communication.coded_and_dense(6, 6)
+    whole = events.coded_and_dense(6, 6)
     told = whole if fresh else (0, 0)
-    assert communication.round_down(state, [1], [1, 2], [2]) == {1: told, 2: whole}
+    assert events.bytes_down(state, [1], [1, 2], [2]) == {1: told, 2: whole}
     state.round = 1
-    assert communication.round_down(state, [1], [1, 2], [2]) == {1: told}
+    assert events.bytes_down(state, [1], [1, 2], [2]) == {1: told}
 
 
+@pytest.mark.slow
 def test_everybody_always_is_as_without_an_enrollment(tiny, process, tmp_path):
     everybody = tiny.run(process, tmp_path / "full", enrollment=Enrollment.full(3, 3), clients_per_round=2)
     plain = tiny.run(process, tmp_path / "plain", clients_per_round=2)
@@ -211,15 +211,14 @@ def test_nobody_ever(tiny, process):
     assert made.to_json()["average_accuracy_by_task"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [TABLE, GAP])
 def test_stopped_after_every_event_and_gone_on_with(tiny, process, tmp_path, table):
     options = {"clients_per_round": 1, "num_rounds": 2}
     tiny.run_enrolled(process, table, tmp_path / "straight", **options)
     for _ in range(9):
         with pytest.raises(StopError):
-            tiny.run_enrolled(
-                process, table, tmp_path / "run", resume=True, reporters=[Recorder(1)], **options
-            )
+            tiny.run_enrolled(process, table, tmp_path / "run", resume=True, reporters=[Recorder(1)], **options)
     tiny.run_enrolled(process, table, tmp_path / "run", resume=True, **options)
     assert history(tmp_path / "run") == history(tmp_path / "straight")
     assert results(tmp_path / "run") == results(tmp_path / "straight")
@@ -228,9 +227,7 @@ def test_stopped_after_every_event_and_gone_on_with(tiny, process, tmp_path, tab
 def test_another_enrollment_is_another_run(tiny, process, tmp_path):
     with pytest.raises(StopError):
         tiny.run_enrolled(process, TABLE, tmp_path, reporters=[Recorder(4)])
-    with pytest.raises(
-        RunError, match=r"enrollment is \['\*oo', 'x\*\*', '\*\*o'\] there and \['\*oo', 'xx\*'"
-    ):
+    with pytest.raises(RunError, match=r"enrollment is \['\*oo', 'x\*\*', '\*\*o'\] there and \['\*oo', 'xx\*'"):
         tiny.run_enrolled(process, GAP, tmp_path, resume=True)
     with pytest.raises(RunError, match="there and not set here"):
         tiny.run(process, tmp_path, resume=True)
@@ -252,6 +249,7 @@ def test_nothing_is_traced_twice_for_any_number_of_clients_tasks_and_rounds(tiny
     assert sorted(traces) == ["evaluate", "train"]
 
 
+@pytest.mark.slow
 def test_whatever_else_is_sent_counts(tiny, tff_context):
     class Sending(tiny.TinyWork):
         def train(self, *args):
@@ -336,14 +334,10 @@ def test_test_examples_of_a_client_that_is_not_there(tiny, process):
     enrollment = Enrollment.from_table(("**", "x*", "**"))
     none = OrderedDict(x=np.zeros((0, 3), np.float32), label=np.zeros(0, np.int32))
     data = tiny.EnrolledData(enrollment, client_1_task_0={"train": none, "validation": none})
-    with pytest.raises(
-        InputError, match="client 1, task 0: the client is not yet enrolled, but has 6 test examples"
-    ):
+    with pytest.raises(InputError, match="client 1, task 0: the client is not yet enrolled, but has 6 test examples"):
         tiny.run(process, data=data, enrollment=enrollment)
 
 
 def test_a_table_is_no_enrollment(tiny, process):
     with pytest.raises(InputError, match="enrollment must be an Enrollment, found tuple"):
-        run_program(
-            process, tiny.TinyData(), NoTransfer(), num_rounds=1, seed=1, enrollment=TABLE, reporters=()
-        )
+        run_program(process, tiny.TinyData(), NoTransfer(), num_rounds=1, seed=1, enrollment=TABLE, reporters=())

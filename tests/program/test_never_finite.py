@@ -23,10 +23,7 @@ TRAINING = LocalTraining(num_epochs=4, batch_size=4, learning_rate=1e38)
 
 SYSTEMS = {
     "fedseit": (systems.documents, lambda: build_fedseit(small.config(), num_foreign=1, training=TRAINING)),
-    "confedmade": (
-        systems.bits,
-        lambda: build_confedmade(MADEConfig(4, (5,)), num_foreign=1, training=TRAINING),
-    ),
+    "confedmade": (systems.bits, lambda: build_confedmade(MADEConfig(4, (5,)), num_foreign=1, training=TRAINING)),
     "fil-ver": (
         systems.vectors,
         lambda: build_fil_ver(rehearsing.model(hidden=(5,)), client_memory=4, training=TRAINING),
@@ -34,6 +31,7 @@ SYSTEMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_whole_run_of_clients_that_are_never_finite(system, tmp_path):
     make, build = SYSTEMS[system]

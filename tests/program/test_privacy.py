@@ -13,7 +13,7 @@ from run_directories import StopAfter, StopError, history
 
 from tffcl import metrics, runtime
 from tffcl.aggregators import ClientPrivacy, by_name
-from tffcl.program.settings import Settings
+from tffcl.program.results import Settings
 from tffcl.program.state import sample_clients
 from tffcl.streams import Enrollment
 from tffcl.templates import compose_continual_process
@@ -35,6 +35,7 @@ def private(tiny, noisy):
     return compose_continual_process(tiny.TinyWork(), by_name(base=PRIVACY.factory()), finalizer)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_and_accounts_for_all_rounds(tiny, private, tmp_path):
     options = {"clients_per_round": 2, "privacy": PRIVACY}
     with pytest.raises(StopError):
@@ -60,9 +61,7 @@ def test_clients_that_come_and_go_are_all_there_in_their_tasks(tiny, private):
     assert told["sampling"] == "all clients in every round"
     assert told["epsilon_participants_hidden"] is None
     assert Enrollment.from_table(table).active(0) == (0, 2)
-    assert told["epsilon"] == pytest.approx(
-        metrics.embedding_epsilon(4.0, 1e-5, times=6)
-    )  # the client that stays
+    assert told["epsilon"] == pytest.approx(metrics.embedding_epsilon(4.0, 1e-5, times=6))  # the client that stays
 
 
 class Told(SIT):
@@ -77,6 +76,7 @@ class Told(SIT):
         return super().summarise(vectors, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [None, 1, 4])
 def test_noise_on_summaries_follows_from_secrets_that_a_run_keeps(tiny, process, noisy, tmp_path, stop):
     """Also where it is stopped before its first round is done, when the summaries have been told already."""
@@ -93,20 +93,17 @@ def test_noise_on_summaries_follows_from_secrets_that_a_run_keeps(tiny, process,
     whole = {**told.seeds, **again.seeds}
     assert len({*whole.values(), *other.seeds.values()}) == 18  # three clients, three tasks, two runs
     assert len({seed[:2] for seed in other.seeds.values()}) == 3
-    assert not any(
-        number < 2**16 for seed in other.seeds.values() for number in seed[:2]
-    )  # once in 10,000 runs
+    assert not any(number < 2**16 for seed in other.seeds.values() for number in seed[:2])  # once in 10,000 runs
 
 
+@pytest.mark.slow
 def test_draws_that_an_epsilon_rests_on_follow_from_a_secret(tiny, private, process, noisy, tmp_path):
     def drawn(made, **options):
         recorder = systems.Recorder()
         tiny.run(made, reporters=[recorder], num_rounds=8, clients_per_round=2, **options)
         return [event["participants"] for event in recorder.events if event["event"] == "round"]
 
-    by_seed = [
-        sample_clients(Settings(8, 7, 2), range(3), task, number) for task in range(3) for number in range(8)
-    ]
+    by_seed = [sample_clients(Settings(8, 7, 2), range(3), task, number) for task in range(3) for number in range(8)]
     assert drawn(process) == by_seed
     private_draws = drawn(private, privacy=PRIVACY)
     assert private_draws != by_seed  # equal by chance once in 3^24 runs, as are two runs

@@ -13,15 +13,15 @@ import small
 import systems
 from placements import leaves, tensors, ways_out
 
-from tffcl import runtime
+from tffcl import archive, runtime
 from tffcl.algorithms import build_confedmade, build_fed_avg, build_fil_ver
 from tffcl.client_works import EWC, EmbeddingPrivacy, FedCurv, LocalTraining
 from tffcl.finalizers import ServerSideTraining
 from tffcl.models import MADEConfig, TextCNN
 from tffcl.program import run_program
-from tffcl.program.handles import over_handles
-from tffcl.templates.placed import entries
-from tffcl.transfers import SIT, CentroidPrivacy, NoTransfer, archive
+from tffcl.program.client_files import over_handles
+from tffcl.templates.tff_types import entries
+from tffcl.transfers import SIT, CentroidPrivacy, NoTransfer
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "privacy.md"
 TRAINING = LocalTraining(num_epochs=1, batch_size=4, learning_rate=0.01, patience=0)
@@ -104,6 +104,7 @@ def test_all_that_crosses_is_on_the_page(made):
     assert listed == {"centroids"}.union(*map(crossing, made.values()))
 
 
+@pytest.mark.slow
 def test_clients_reach_the_server_in_rounds_and_nowhere_else(made):
     """By aggregation; the rest is for each client by itself, and goes to the program as the table says."""
     process = made["confedmade"]
@@ -120,12 +121,7 @@ def test_all_that_a_client_keeps_is_on_the_page_and_what_never_leaves_it_does_no
     assert not never & names(table("value"))
 
 
-RARE = {
-    "not_reported",
-    "worker_failures",
-    "left_out_reasons",
-    "nothing_learned",
-}  # of clients and workers that fail
+RARE = {"not_reported", "worker_failures", "left_out_reasons", "nothing_learned"}  # of clients and workers that fail
 
 
 def test_all_that_a_history_has_is_on_the_page(folders):

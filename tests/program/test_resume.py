@@ -19,7 +19,7 @@ from run_directories import StopAfter, StopError, history, results
 
 from tffcl import storage
 from tffcl.errors import RunError
-from tffcl.program import ClientFiles, driver, state
+from tffcl.program import ClientFiles, cohorts, driver, state
 
 NUM_EVENTS = 3 * (2 + 1)  # tasks x (rounds + the task's end)
 
@@ -60,10 +60,9 @@ def test_stopped_after_every_event(tiny, process, straight, tmp_path):
     same(tmp_path, straight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 6])
-def test_stopped_between_the_line_of_history_and_the_checkpoint(
-    tiny, process, straight, tmp_path, monkeypatch, stop
-):
+def test_stopped_between_the_line_of_history_and_the_checkpoint(tiny, process, straight, tmp_path, monkeypatch, stop):
     from tffcl.program.run_directory import RunDirectory
 
     save, calls = RunDirectory.save, []
@@ -97,6 +96,7 @@ def test_in_memory_equals_on_disk(tiny, process, straight):
     assert tiny.run(process, clients_per_round=2).to_json()["accuracy"] == results(straight)["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "remove"])
 def test_a_damaged_checkpoint_is_passed_over(tiny, process, straight, stopped, tmp_path, damage, caplog):
     folder = stopped(5, tmp_path)
@@ -160,9 +160,7 @@ def test_a_checkpoint_of_another_format_is_one_clear_line(tiny, process, stopped
         tiny.run(process, folder, clients_per_round=2, resume=True)
 
 
-def test_a_round_writes_what_changed_at_those_that_took_part_and_nothing_of_the_knowledge_base(
-    tiny, process, tmp_path
-):
+def test_a_round_writes_what_changed_at_those_that_took_part_and_nothing_of_the_knowledge_base(tiny, process, tmp_path):
     written, entries = [], {}
 
     class Watch:
@@ -190,11 +188,11 @@ def test_a_round_writes_what_changed_at_those_that_took_part_and_nothing_of_the_
 
 
 def test_without_room_in_memory_the_results_are_the_same(tiny, process, straight, tmp_path, monkeypatch):
-    from tffcl.transfers import shelf
+    from tffcl import archive
 
-    monkeypatch.setattr(shelf, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(archive, "MEMORY_BYTES", 0)
     monkeypatch.setattr(driver, "_PREPARED_AT_ONCE", 2)
-    monkeypatch.setattr(driver, "MESSAGE_BYTES", 1)
+    monkeypatch.setattr(cohorts, "MESSAGE_BYTES", 1)
     monkeypatch.setattr(state, "_INITIALIZED_AT_ONCE", 2)
     with pytest.raises(StopError):
         tiny.run(process, tmp_path / "run", clients_per_round=2, reporters=[StopAfter(5)])
@@ -235,10 +233,9 @@ def test_two_processes_cannot_share_a_directory(tiny, process, tmp_path):
         tiny.run(process, tmp_path, resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["checkpoint", "knowledge", "manifest", "history"])
-def test_a_full_disk_leaves_the_last_checkpoint_whole(
-    tiny, process, straight, stopped, tmp_path, monkeypatch, what
-):
+def test_a_full_disk_leaves_the_last_checkpoint_whole(tiny, process, straight, stopped, tmp_path, monkeypatch, what):
     folder = stopped(5, tmp_path)  # the next event ends a task, with which the knowledge base grows
     full = OSError(errno.ENOSPC, "No space left on device")
 
@@ -252,11 +249,9 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
             real = os.replace
             patch.setattr("os.replace", lambda a, b: fail() if "knowledge" in str(b) else real(a, b))
         elif what == "manifest":
-            patch.setattr(
-                "tffcl.program.checkpoint.write_json", lambda path, _: storage.write_whole(path, fail)
-            )
+            patch.setattr("tffcl.storage.write_json", lambda path, _: storage.write_whole(path, fail))
         else:
-            patch.setattr("tffcl.program.history._open", fail)
+            patch.setattr("tffcl.program.run_directory._open", fail)
         advice = "cannot write .*: No space left on device; make room; the last checkpoint is whole: resume"
         with pytest.raises(RunError, match=advice):
             tiny.run(process, folder, clients_per_round=2, resume=True)

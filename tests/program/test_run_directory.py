@@ -28,6 +28,7 @@ def _open_mask():
     os.umask(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["local", "in-process"])
 def test_all_that_a_run_leaves_is_for_its_owner_alone(tiny, process, tmp_path, open_mask, where):
     def everything():
@@ -41,14 +42,7 @@ def test_all_that_a_run_leaves_is_for_its_owner_alone(tiny, process, tmp_path, o
         with runtime.in_process():
             everything()
     left = [path for path in tmp_path.rglob("*") if path != tmp_path / "runs"]
-    assert {path.parent.name for path in left} > {
-        "run",
-        "checkpoints",
-        "tensorboard",
-        "clients",
-        "data",
-        "client-0002",
-    }
+    assert {path.parent.name for path in left} > {"run", "checkpoints", "tensorboard", "clients", "data", "client-0002"}
     modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in left}
     assert modes == {(True, 0o700), (False, 0o600)}
     assert os.umask(0) == 0  # as it was
@@ -65,6 +59,7 @@ def steps_on_the_board(folder):
     return found, values
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_again_and_again_has_one_value_a_step(tiny, process, tmp_path):
     folder = tmp_path / "run"
     for _ in range(4):
@@ -123,10 +118,7 @@ def test_a_configuration_that_is_none_is_one_line_at_once(tmp_path, make):
 def test_a_lock_that_is_no_file_of_the_run_is_one_line(tmp_path, make):
     (tmp_path / "run").mkdir()
     make(tmp_path / "run" / ".lock")
-    with (
-        pytest.raises(RunError, match=r"cannot write .*\.lock: "),
-        open_run(tmp_path / "run", {"seed": 7}, False),
-    ):
+    with pytest.raises(RunError, match=r"cannot write .*\.lock: "), open_run(tmp_path / "run", {"seed": 7}, False):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -155,9 +147,7 @@ def test_without_a_checkpoint_nobody_is_told_to_go_on_from_it(tiny, process, tmp
 
     whole, opened = os.replace, os.open
     monkeypatch.setattr(os, "replace", lambda a, b: full(b) if str(b).endswith(what) else whole(a, b))
-    monkeypatch.setattr(
-        os, "open", lambda a, *b, **c: full(a) if str(a).endswith(what) else opened(a, *b, **c)
-    )
+    monkeypatch.setattr(os, "open", lambda a, *b, **c: full(a) if str(a).endswith(what) else opened(a, *b, **c))
     if what == "metrics.csv":
         monkeypatch.setattr(reporters.tff.program, "CSVFileReleaseManager", lambda path, **_: full(path))
     told = reporters.default_reporters(tmp_path / "run")[1:]

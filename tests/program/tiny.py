@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_works.task_views import of_task
+from tffcl.client_works.evaluation import of_task
 from tffcl.program import ClientTask, run_program
 from tffcl.streams import Enrollment
-from tffcl.templates import ClientWork, FinalizerProcess, compose_continual_process, placed
+from tffcl.templates import ClientWork, FinalizerProcess, compose_continual_process, tff_types
 from tffcl.transfers import PreviousTask
 
 D, CLASSES, TASKS, FOREIGN = 3, 2, 4, 2
@@ -117,7 +117,7 @@ def build_finalizer(kind, update):
         base = aggregate["base"]
         return base, OrderedDict(update=OrderedDict(largest=tf.reduce_max(base), rejected=0))
 
-    @tff.federated_computation(placed.at_server(()), placed.at_server(kind), placed.at_server(update))
+    @tff.federated_computation(tff_types.at_server(()), tff_types.at_server(kind), tff_types.at_server(update))
     def next_fn(state, shared, aggregate):
         del shared
         taken = tff.federated_map(take, aggregate)
@@ -129,9 +129,7 @@ def build_finalizer(kind, update):
 def build_process(work=None):
     work = work or TinyWork()
     update = tff.to_type(OrderedDict(base=floats(SIZE)))
-    return compose_continual_process(
-        work, tff.aggregators.MeanFactory(), build_finalizer(floats(SIZE), update)
-    )
+    return compose_continual_process(work, tff.aggregators.MeanFactory(), build_finalizer(floats(SIZE), update))
 
 
 class TinyData:
@@ -176,13 +174,5 @@ def run_enrolled(process, table, output_dir=None, **options):
 
 def run(process, output_dir=None, data=None, transfer=None, **options):
     """A run of 3 tasks and 2 rounds; told to nobody."""
-    options = {
-        "num_rounds": 2,
-        "seed": 7,
-        "reporters": (),
-        "summarise": lambda one: one.train["x"],
-        **options,
-    }
-    return run_program(
-        process, data or TinyData(), transfer or PreviousTask(), output_dir=output_dir, **options
-    )
+    options = {"num_rounds": 2, "seed": 7, "reporters": (), "summarise": lambda one: one.train["x"], **options}
+    return run_program(process, data or TinyData(), transfer or PreviousTask(), output_dir=output_dir, **options)

@@ -7,7 +7,7 @@ import pytest
 
 from tffcl import reports
 from tffcl.errors import InputError
-from tffcl.reports import by_round, curves, figures, run_plots
+from tffcl.reports import curves, figures, summary
 
 NAN = float("nan")
 # Two clients; the second has no data of the first task, and comes with the second.
@@ -50,14 +50,12 @@ def write_run(folder, results, history=HISTORY):
 def drawn(monkeypatch):
     """The figures that were saved, in order."""
     found, save = [], figures.save
-    monkeypatch.setattr(figures, "save", lambda figure, path: found.append(figure) or save(figure, path))
+    monkeypatch.setattr(figures, "save", lambda figure, *rest: found.append(figure) or save(figure, *rest))
     return found
 
 
 def heights(figure):
-    return [
-        [bar.get_height() for bar in bars] for bars in figure.axes[0].containers if hasattr(bars, "patches")
-    ]
+    return [[bar.get_height() for bar in bars] for bars in figure.axes[0].containers if hasattr(bars, "patches")]
 
 
 def legend(figure):
@@ -66,13 +64,13 @@ def legend(figure):
 
 def test_mean_over_the_clients_that_have_data():
     rounds = curves.rounds_of(HISTORY)
-    assert by_round.mean_curve(rounds, 0) == ([1, 3, 4, 5], [50, 75, 50, 25])
-    assert by_round.mean_curve(rounds, 1) == ([4, 5], [75, 87.5])
+    assert curves.mean_curve(rounds, 0) == ([1, 3, 4, 5], [50, 75, 50, 25])
+    assert curves.mean_curve(rounds, 1) == ([4, 5], [75, 87.5])
 
 
 def test_what_a_task_scored_before_it_was_learned_is_left_out():
     early = [{**HISTORY[0], "accuracy": {"0": [0.5, 0.1]}}, *HISTORY[1:]]
-    assert by_round.mean_curve(curves.rounds_of(early), 1)[0] == [4, 5]
+    assert curves.mean_curve(curves.rounds_of(early), 1)[0] == [4, 5]
 
 
 def test_by_round_as_drawn(tmp_path, drawn):
@@ -117,20 +115,12 @@ def test_bars_by_hand(tmp_path, drawn):
     )
     assert legend(figure) == ["one", "two", "pooled", "offline"]
     axis = figure.axes[0]
-    assert [tick.get_text() for tick in axis.get_xticklabels()] == [
-        "Task 1\nupright",
-        "Task 2\nturned",
-        "Average",
-    ]
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["Task 1\nupright", "Task 2\nturned", "Average"]
     spreads, lines = axis.collections
     # The standard deviation of 25 and 75 is 50 / sqrt(2).
     np.testing.assert_allclose(spreads.get_segments()[0][:, 1], [50 - 50 / 2**0.5, 50 + 50 / 2**0.5])
     assert [segment[0, 1] for segment in lines.get_segments()] == [90, 60, 75]
-    assert [text.get_text() for text in axis.texts] == [
-        *("50", "88", "69"),
-        *("75", "100", "88"),
-        *("90", "60", "75"),
-    ]
+    assert [text.get_text() for text in axis.texts] == [*("50", "88", "69"), *("75", "100", "88"), *("90", "60", "75")]
 
 
 def test_bars_without_data_have_no_number(tmp_path, drawn):
@@ -188,10 +178,10 @@ def test_plots_of_one_run(tmp_path, drawn):
 
 def test_names_only_where_all_agree():
     other = {"config": {"tasks": [["upright", "turned"], ["turned", "upright"]]}}
-    assert run_plots.task_names([RUN, OFFLINE]) == ["upright", "turned"]
-    assert run_plots.task_names([other]) is None
-    assert run_plots.task_names([RUN, {}]) is None
-    assert run_plots.task_names([{}]) is None
+    assert summary.task_names([RUN, OFFLINE]) == ["upright", "turned"]
+    assert summary.task_names([other]) is None
+    assert summary.task_names([RUN, {}]) is None
+    assert summary.task_names([{}]) is None
 
 
 def test_what_cannot_be_drawn(tmp_path):

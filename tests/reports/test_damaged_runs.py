@@ -6,8 +6,8 @@ import json
 import pytest
 
 from tffcl import reports
-from tffcl.commands.report import report
 from tffcl.errors import InputError, RunError
+from tffcl.reports.summary import report
 
 RESULTS = {
     "method": "fedseit", "dataset": "trec6", "seed": 1, "num_clients": 2, "num_tasks": 2,
@@ -50,7 +50,7 @@ def test_results_with_a_value_of_another_kind(folder, key):
 
 @pytest.mark.parametrize("key", ["task", "round", "accuracy", "bytes_up"])
 def test_a_history_with_a_value_of_another_kind(folder, key, monkeypatch):
-    monkeypatch.setattr("tffcl.reports.figures.save", lambda figure, path: path)
+    monkeypatch.setattr("tffcl.reports.figures.save", lambda figure, path, *_: path)
     for other in (None, [[]], "x"):
         write(folder, RESULTS, [ROUND, {**ROUND, "round": 1, key: other}])
         numbers_or_one_line(lambda: reports.write_plots(folder))

@@ -7,7 +7,7 @@ import pytest
 
 from tffcl import reports
 from tffcl.errors import InputError, RunError
-from tffcl.reports import attention_maps
+from tffcl.reports import maps
 
 NLL = [[[80.0, None], [84.0, 90.0]]]
 RESULTS = {
@@ -48,17 +48,15 @@ def is_png(path):
 
 
 def test_attention_by_hand():
-    entries, tasks, values = attention_maps.attention_of(HISTORY).pop(0)
+    entries, tasks, values = maps.attention_of(HISTORY).pop(0)
     assert (entries, tasks) == ([(1, 0), (1, 1)], [1, 2])
     np.testing.assert_equal(values, [[0.5, np.nan], [-0.5, 1.5]])
-    assert attention_maps.attention_of(HISTORY[:2]) == {}
+    assert maps.attention_of(HISTORY[:2]) == {}
 
 
 def test_all_plots_of_a_run(tmp_path):
     (tmp_path / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in HISTORY))
-    (tmp_path / "results.json").write_text(
-        json.dumps({**RESULTS, "config": {"tasks": [["3", "7", "9"]] * 2}})
-    )
+    (tmp_path / "results.json").write_text(json.dumps({**RESULTS, "config": {"tasks": [["3", "7", "9"]] * 2}}))
     np.savez(tmp_path / "samples.npz", samples=np.zeros([2, 2, 3, 8, 8], np.uint8))
     names = ["communication", "accuracy_matrix", "nll_by_task", "attention", "samples"]
     paths = reports.write_plots(tmp_path)

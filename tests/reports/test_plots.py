@@ -22,13 +22,7 @@ HISTORY = [
         "bytes_down": {"0": 500_000},
         "bytes_down_dense": {"0": 500_000},
     },
-    {
-        "event": "round",
-        "task": 0,
-        "round": 1,
-        "accuracy": {"0": [0.75]},
-        "bytes_up": {"0": 1_000_000, "1": None},
-    },
+    {"event": "round", "task": 0, "round": 1, "accuracy": {"0": [0.75]}, "bytes_up": {"0": 1_000_000, "1": None}},
     {"event": "task_end", "task": 0, "accuracy": [[0.75], [None]], "bytes_up": {"0": 250_000}},
     {
         "event": "round",
@@ -67,6 +61,7 @@ def test_bytes_by_hand():
     assert curves.cumulative_megabytes(HISTORY, "bytes_down") == pytest.approx([0.5, 0.5, 1.0])
 
 
+@pytest.mark.slow
 def test_write_plots_of_a_run(tmp_path):
     (tmp_path / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in HISTORY) + '{"eve')
     running = reports.write_plots(tmp_path)

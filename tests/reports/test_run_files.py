@@ -74,17 +74,13 @@ def test_what_is_missing_is_said_with_the_way_out(tmp_path, name):
     with pytest.raises(InputError, match=r"expected a run directory, found no config\.json in it"):
         load(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    words = {
-        "results.json": "resume the run to finish it",
-        "history.jsonl": "no such file; expected the history",
-    }
+    words = {"results.json": "resume the run to finish it", "history.jsonl": "no such file; expected the history"}
     with pytest.raises(InputError, match=words[name]):
         load(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "content",
-    ['{"method": ', "null", "[]", "3", '"x"', "\xff", "[" * 100_000, '{"a": ' * 65 + "1" + "}" * 65],
+    "content", ['{"method": ', "null", "[]", "3", '"x"', "\xff", "[" * 100_000, '{"a": ' * 65 + "1" + "}" * 65]
 )
 def test_results_of_another_kind_are_one_line(tmp_path, content):
     path = tmp_path / "results.json"

@@ -50,9 +50,7 @@ def mutable(keys):
 
 
 def dense(keys):
-    table = tf.lookup.experimental.DenseHashTable(
-        tf.int64, tf.int64, _NOT_THERE, empty_key=-2, deleted_key=-3
-    )
+    table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, _NOT_THERE, empty_key=-2, deleted_key=-3)
     return inserted(table, keys)
 
 
@@ -166,6 +164,7 @@ def test_keys_of_another_client_are_not_found():
         np.testing.assert_array_equal(look_everywhere(given, [wanted] * 3), expected)
 
 
+@pytest.mark.slow
 def test_a_table_lives_as_long_as_the_data_set_that_reads_it():
     @tff.tensorflow.computation(_KEYS)
     def looked_up(keys):

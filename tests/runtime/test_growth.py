@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from serving import assert_settles
 
 from tffcl import runtime
-from tffcl.runtime import stubs
+from tffcl.runtime.executor import WorkerStub
 
 _VECTOR = tff.TensorType(np.float32, [8000])
 _STATE = tff.to_type(collections.OrderedDict(base=_VECTOR, count=tff.TensorType(np.int32)))
@@ -46,34 +46,33 @@ def _context(request, tff_context):
     if request.param == "local":
         yield tff_context.context
         return
-    with (
-        runtime.in_process() if request.param == "in_process" else runtime.local(1, num_workers=2) as entered
-    ):
+    with runtime.in_process() if request.param == "in_process" else runtime.local(1, num_workers=2) as entered:
         yield entered.context
 
 
+@pytest.mark.slow
 def test_rounds_leave_nothing_behind(context, monkeypatch):
     living = set()
 
     def watch(name):
-        create = getattr(stubs.WorkerStub, name)
+        create = getattr(WorkerStub, name)
 
         def created(stub, request):
             response = create(stub, request)
             living.add((id(stub), response.value_ref.id))
             return response
 
-        monkeypatch.setattr(stubs.WorkerStub, name, created)
+        monkeypatch.setattr(WorkerStub, name, created)
 
     for name in _CREATING:
         watch(name)
-    dispose = tff.framework.RemoteExecutorGrpcStub.dispose  # what every stub calls in the end
+    dispose = WorkerStub.dispose  # what every stub calls in the end
 
     def disposed(stub, request):
         living.difference_update((id(stub), each.id) for each in request.value_ref)
         dispose(stub, request)
 
-    monkeypatch.setattr(tff.framework.RemoteExecutorGrpcStub, "dispose", disposed)
+    monkeypatch.setattr(WorkerStub, "dispose", disposed)
 
     def rounds(number):
         """Runs rounds whose results go into the next."""

@@ -12,10 +12,7 @@ from tffcl.runtime import processes
 
 
 def test_this_process():
-    ticks, before = (
-        2 / os.sysconf("SC_CLK_TCK"),
-        time.process_time(),
-    )  # of the user's time and of the system's
+    ticks, before = (2 / os.sysconf("SC_CLK_TCK"), time.process_time())  # of the user's time and of the system's
     found = processes.cpu_seconds(os.getpid())
     assert before - ticks <= found <= time.process_time() + ticks
     found = processes.resident_bytes(os.getpid())

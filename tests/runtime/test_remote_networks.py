@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import logging
 import os
 import pathlib
 import re
@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from command_line import once, runs, small_vectors
+from command_line import once, small_vectors
 from loading import module_at
 from serving import Accident, Served, assert_same_results, children, events, is_gone_soon
 
-from tffcl import errors, reports, runtime
+from tffcl import errors, runtime
+from tffcl.reports import summary
 
 _DOCS = pathlib.Path(__file__).parents[2] / "docs" / "runtime.md"
 _EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "fedseit_trec.py"
@@ -128,24 +129,31 @@ def test_one_of_two_machines_is_cut_off_in_mid_round(machines):
 
 @pytest.mark.slow
 def test_a_machine_that_was_cut_off_before_is_one_clear_line(machines, monkeypatch):
-    from tffcl.runtime import remote_runtime
+    from tffcl.runtime import worker_runtimes
 
-    monkeypatch.setattr(remote_runtime, "_START_SECONDS", 2.0)
+    monkeypatch.setattr(worker_runtimes, "_START_SECONDS", 2.0)
     machines[1].cut()
     with pytest.raises(errors.RunError, match=r"no worker answers at 10\.213\.2\.2:9000"):
         runtime.remote([machine.address for machine in machines])
 
 
 @pytest.fixture(name="example")
-def _example():
-    """The example of FedSeIT as a program in this process."""
-    module = module_at(_EXAMPLE)
-    with pytest.MonkeyPatch.context() as patch:
-        # What takes most of a short run's time and is the same each time.
-        patch.setattr(module, "build_fedseit", once(module.build_fedseit))
-        patch.setattr(reports, "write_plots", lambda _: [])
-        for run in runs():
-            yield functools.partial(run, command=module.main)
+def _example(monkeypatch):
+    """The example of FedSeIT as a program in this process: its exit code for flags and a folder."""
+    module, logger = module_at(_EXAMPLE), logging.getLogger("tffcl")
+    # What takes most of a short run's time and is the same each time.
+    monkeypatch.setattr(module, "build_fedseit", once(module.build_fedseit))
+    monkeypatch.setattr(summary, "write_plots", lambda _: [])
+    before = logger.handlers[:], logger.propagate
+
+    def run(*args, folder):
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as ended:
+            module.main([str(arg) for arg in args])
+        return ended.value.code
+
+    yield run
+    logger.handlers[:], logger.propagate = before
 
 
 @pytest.mark.slow
@@ -153,32 +161,24 @@ def test_the_example_of_fedseit_over_two_machines(machines, example, tmp_path):
     """Over both it comes to what it comes to over one, though one of them is killed in mid-round."""
     before, vectors = children(), small_vectors(tmp_path)
     short = (
-        "--output-dir",
-        "run",
-        "--dataset",
-        "sample",
-        "--embeddings",
-        vectors,
-        "--num-clients",
-        "2",
-        "--num-tasks",
-        "2",
-    )
-    short += ("--num-rounds", "2", "--num-epochs", "10", "--patience", "0", "--evaluate-every", "task")
+        "--output-dir", "run", "--data", "sample", "--embeddings", vectors, "--num-clients", "2", "--num-tasks", "2",
+        "--num-rounds", "2", "--num-epochs", "10", "--patience", "0", "--evaluate-every", "task",
+    )  # fmt: skip
 
     def start(name, *over):
+        folder = tmp_path / name
+        folder.mkdir()
         workers = ",".join(machine.address for machine in over)
-        (tmp_path / name).mkdir()
-        done = example(*short, "--runtime", "remote", "--workers", workers, cwd=tmp_path / name)
-        assert done.returncode == 0, done.stderr
+        assert example(*short, "--runtime", "remote", "--workers", workers, folder=folder) == 0
+        return folder / "run"
 
-    start("one", machines[0])
+    one = start("one", machines[0])
     history = tmp_path / "both" / "run" / "history.jsonl"
     with Accident(machines[1].address, machines[1].kill, history, 1):
-        start("both", *machines)
-    assert_same_results(tmp_path / "both" / "run", tmp_path / "one" / "run")
+        both = start("both", *machines)
+    assert_same_results(both, one)
     lines = events(history)
     assert "worker_failures" not in lines[0]  # a round of both
-    lost = [one["worker"] for line in lines for one in line.get("worker_failures", [])]
+    lost = [failure["worker"] for line in lines for failure in line.get("worker_failures", [])]
     assert lost == [machines[1].address]
     assert children() <= before

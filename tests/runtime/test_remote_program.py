@@ -17,8 +17,10 @@ from run_directories import StopAfter, history
 from tffcl import runtime
 from tffcl.errors import RunError
 from tffcl.program import ProgressBar, driver
-from tffcl.runtime import remote_runtime
-from tffcl.runtime.composed_values import PartExecutor
+from tffcl.runtime import worker_runtimes
+from tffcl.runtime.executor import WorkerExecutor
+
+pytestmark = pytest.mark.slow
 
 _TINY = pathlib.Path(__file__).parents[1] / "program" / "tiny.py"
 
@@ -101,25 +103,22 @@ class LoseInRound:
     @contextlib.contextmanager
     def __call__(self):
         self.left -= 1
-        with self.monkeypatch.context() as patch, remote_runtime.allow_missing_clients() as missing:
+        with self.monkeypatch.context() as patch, worker_runtimes.allow_missing_clients() as missing:
             if self.left == 0:
-                fetch = PartExecutor.fetch
+                fetch = WorkerExecutor.fetch
 
                 def lost(executor, value):
                     self.worker.lose("cut off by the test")
                     return fetch(executor, value)
 
-                patch.setattr(PartExecutor, "fetch", lost)
+                patch.setattr(WorkerExecutor, "fetch", lost)
             yield missing
 
 
 def test_a_round_without_the_clients_of_a_lost_worker(tiny, process, tmp_path, monkeypatch):
     """As if they had not been drawn for it; of three clients the second worker has the last."""
     shown, data = io.StringIO(), tiny.TinyData(num_tasks=2)
-    with (
-        remote_runtime.LocalWorkers(2, 1, on_lost_worker="leave-out") as local,
-        monkeypatch.context() as patch,
-    ):
+    with worker_runtimes.LocalWorkers(2, 1, on_lost_worker="leave-out") as local, monkeypatch.context() as patch:
         lose = LoseInRound(2, local.workers[1], monkeypatch)
         patch.setattr(runtime, "allow_missing_clients", lose, raising=False)
         tiny.run(process, tmp_path / "run", data, reporters=[ProgressBar(shown)])

@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 from serving import PATIENCE, wait_until
 
 from tffcl import runtime
-from tffcl.runtime import health
+from tffcl.runtime import worker as worker_lib
 from tffcl.runtime.worker import Worker
 
 _DOCS = pathlib.Path(__file__).parents[2] / "docs" / "runtime.md"
@@ -117,10 +117,8 @@ def test_a_computation_through_mutual_tls(folder, door):
 
 def test_a_certificate_of_another_authority_is_refused(folder, door):
     port = _free_port()
-    with _coordinator(
-        folder, port, door, c=("coordinator.pem", "stranger.pem"), d=("coordinator.key", "stranger.key")
-    ):
-        assert health.check(f"127.0.0.1:{port}", 3.0) is not None
+    with _coordinator(folder, port, door, c=("coordinator.pem", "stranger.pem"), d=("coordinator.key", "stranger.key")):
+        assert worker_lib.probe(f"127.0.0.1:{port}", 3.0) is not None
 
 
 def _speak_without_a_certificate(folder, door):
@@ -134,10 +132,10 @@ def _speak_without_a_certificate(folder, door):
 def test_a_peer_without_a_certificate_is_refused(folder, door):
     with pytest.raises(ssl.SSLError, match=r"CERTIFICATE_REQUIRED|certificate required"):
         _speak_without_a_certificate(folder, door)
-    assert health.check(f"127.0.0.1:{door}", 3.0) is not None  # without TLS at all
+    assert worker_lib.probe(f"127.0.0.1:{door}", 3.0) is not None  # without TLS at all
 
 
 def test_a_server_with_another_name_is_not_believed(folder, door):
     port = _free_port()
     with _coordinator(folder, port, door, c=("checkHost = worker-a", "checkHost = worker-b")):
-        assert health.check(f"127.0.0.1:{port}", 3.0) is not None
+        assert worker_lib.probe(f"127.0.0.1:{port}", 3.0) is not None

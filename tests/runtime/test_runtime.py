@@ -10,17 +10,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl import errors, runtime
+from tffcl import aggregators, errors, runtime
 from tffcl.runtime.runtime import operation_error
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            "/a/file; No such file or directory\n\t [[{{node ReadFile}}]]",
-            "/a/file; No such file or directory",
-        ),
+        ("/a/file; No such file or directory\n\t [[{{node ReadFile}}]]", "/a/file; No such file or directory"),
         (
             "Graph execution error:\n\nDetected at node CheckNumerics defined at (most recent call last):\n"
             "<stack traces unavailable>\nnot finite : Tensor had NaN values\n\t [[{{node CheckNumerics}}]]\n\t "
@@ -54,9 +51,7 @@ UNREPEATABLE = {
 
 @pytest.mark.parametrize("draw", UNREPEATABLE.values(), ids=UNREPEATABLE)
 def test_what_a_worker_refuses_for_not_repeating_names_the_cause_and_the_way_out(tff_context, draw):
-    with pytest.raises(
-        errors.OperationError, match="without a seed or reads the clock.*repeatable=False"
-    ) as caught:
+    with pytest.raises(errors.OperationError, match="without a seed or reads the clock.*repeatable=False") as caught:
         tff.tensorflow.computation(draw)()
     assert "\n" not in str(caught.value)
     assert tff.tensorflow.computation(lambda: tf.random.stateless_uniform([], [1, 2]))() == np.float32(
@@ -155,18 +150,80 @@ def test_entries_in_another_order_or_of_other_names_are_never_taken_for_each_oth
     with RUNTIMES[name]():
         for one in (right, dict(right), (1, 2), [1, 2], tff.structure.Struct(right.items())):
             assert _features(one, [OrderedDict(train=one)] * 2) == (1, [1, 1])
-        for wrong in (
-            OrderedDict(label=2, features=1),
-            {"label": 2, "features": 1},
-            _twins(1, 2) | {"x": 3},
-            {"x": 1},
-        ):
-            with pytest.raises(
-                errors.ArgumentError, match=r"argument\.server: expected the entries \['features'"
-            ):
+        for wrong in (OrderedDict(label=2, features=1), {"label": 2, "features": 1}, _twins(1, 2) | {"x": 3}, {"x": 1}):
+            with pytest.raises(errors.ArgumentError, match=r"argument\.server: expected the entries \['features'"):
                 _features(wrong, [OrderedDict(train=right)])
             clients = [OrderedDict(train=right), OrderedDict(train=wrong)]
             words = r"argument\.clients\[client 1\]\.train: expected the entries \['features', 'label'\], in this order"
             with pytest.raises(errors.ArgumentError, match=words) as caught:
                 _features(right, clients)
             assert "\n" not in str(caught.value)
+
+
+# -- secure aggregation, for which no runtime has a protocol: the same sums, and a warning that they are plain ----
+
+UPDATE_TYPE = tff.to_type(OrderedDict(delta=(np.float32, [6]), sent=(np.bool_, [6])))
+WARNING = "secure aggregation is simulated: the server here sees every summand"
+
+
+@pytest.fixture(name="context", params=["local", "in_process"])
+def _context(request, tff_context):
+    if request.param == "local":
+        with tff.framework.get_context_stack().install(tff_context.context):
+            yield
+    else:
+        with runtime.in_process():
+            yield
+
+
+def _updates(scale: float) -> list[OrderedDict]:
+    rng = np.random.default_rng(3)
+    return [
+        OrderedDict(delta=(scale * rng.normal(size=6)).astype(np.float32), sent=rng.random(6) < 0.6) for _ in range(3)
+    ]
+
+
+BOUND = 2.0
+
+
+@pytest.fixture(name="secure_mean", scope="module")
+def _secure_mean():
+    """Its computations belong to no runtime, and are compiled once."""
+    return aggregators.SparseMeanFactory.secure(BOUND).create(UPDATE_TYPE)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("context")
+def test_secure_sparse_mean_is_the_plain_one_within_a_step_of_quantisation(secure_mean, caplog):
+    state = secure_mean.initialize()
+    assert WARNING not in caplog.text  # nothing has been summed yet
+    for scale in (0.3, 5.0):  # the second is clipped
+        given = _updates(scale)
+        found = secure_mean.next(state, given).result
+        sent = np.array([one["sent"] for one in given])
+        values = np.where(sent, np.clip([one["delta"] for one in given], -BOUND, BOUND), 0.0)
+        expected = values.sum(axis=0) / np.maximum(sent.sum(axis=0), 1)
+        # Each client rounds to 2^32 steps over twice the bound; the mean is float32.
+        np.testing.assert_allclose(found, expected, atol=2 * BOUND / 2**32 + 1e-6)
+    assert WARNING in caplog.text
+
+
+@pytest.mark.usefixtures("context")
+def test_the_three_secure_sums_of_tff():
+    ints = tff.FederatedType(tff.TensorType(np.int32, [3]), tff.CLIENTS)
+
+    @tff.federated_computation(ints)
+    def sums(values):
+        return tff.federated_secure_sum(values, 10), tff.federated_secure_sum_bitwidth(values, 4)
+
+    values = [np.array([1, 2, 3], np.int32), np.array([7, 0, 10], np.int32)]
+    for one in sums(values):
+        assert np.asarray(one).tolist() == [8, 2, 13]
+    process = tff.aggregators.SecureModularSumFactory(8).create(tff.TensorType(np.int32, [3]))
+    assert process.next(process.initialize(), values).result.tolist() == [0, 2, 5]  # mod 8
+
+
+@pytest.mark.usefixtures("context")
+def test_other_computations_are_compiled_without_a_word(caplog):
+    assert tff.federated_computation(lambda: tff.federated_value(1, tff.SERVER))() == 1
+    assert "secure" not in caplog.text

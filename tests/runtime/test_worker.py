@@ -1,8 +1,10 @@
-"""The worker process: it starts, says how it ended, and is gone after every kind of exit (no TFF here)."""
+"""The worker process: it starts, tells how it ended, and is gone after every kind of exit; addresses (no TFF here)."""
 
 from __future__ import annotations
 
+import functools
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -13,22 +15,44 @@ import threading
 import pytest
 from serving import PATIENCE, children, is_gone_soon, is_running
 
-from tffcl import errors
+from tffcl import errors, flags
+from tffcl.runtime import serve
 from tffcl.runtime import worker as worker_lib
 
+# A worker ends with its process whatever it is. This one listens in no time, where TFF's takes a second.
+_PROGRAM = f"""#!{sys.executable} -IS
+import socket, sys
+port = int(sys.argv[1].partition("=")[2])
+dual = socket.has_dualstack_ipv6()
+family = socket.AF_INET6 if dual else socket.AF_INET
+listener = socket.create_server(("", port), family=family, dualstack_ipv6=dual, reuse_port=True)
+while True:
+    listener.accept()[0].close()
+"""
+
 _START = """
-import os, signal, sys, threading, time
+import os, pathlib, signal, sys, threading, time
+from tffcl.runtime import worker as worker_lib
 from tffcl.runtime.worker import Worker
+worker_lib.find_worker_binary = lambda: pathlib.Path(sys.argv[1])
 worker = Worker()
 print(worker.pid, flush=True)
 """
 
 
-def _start_script(ending: str) -> tuple[subprocess.Popen, int]:
-    """A process that has started a worker and then does `ending`; its pid and the worker's."""
+@pytest.fixture(name="start_script", scope="module")
+def _start_script(tmp_path_factory):
+    """A process that has started a worker and then does something, and the worker's pid."""
+    program = tmp_path_factory.mktemp("program") / "worker_binary"
+    program.write_text(_PROGRAM)
+    program.chmod(0o755)
+    return functools.partial(_start, program)
+
+
+def _start(program: pathlib.Path, ending: str) -> tuple[subprocess.Popen, int]:
     script = _START + textwrap.dedent(ending)
     process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     return process, int(process.stdout.readline())
@@ -47,19 +71,18 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
-def test_worker_is_gone_after_the_process_ends(ending):
-    process, worker_pid = _start_script(ending)
-    process.communicate(
-        timeout=PATIENCE
-    )  # returns only when nobody holds the pipes any more, the worker included
+def test_worker_is_gone_after_the_process_ends(start_script, ending):
+    process, worker_pid = start_script(ending)
+    process.communicate(timeout=PATIENCE)  # returns only when nobody holds the pipes any more, the worker included
     assert is_gone_soon(worker_pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_worker_is_gone_after_a_signal(number):
+def test_worker_is_gone_after_a_signal(start_script, number):
     # Background jobs and nohup leave signals ignored, and children inherit that.
-    process, worker_pid = _start_script(
+    process, worker_pid = start_script(
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "for number in (signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_DFL)\n"
         "print('ready', flush=True)\n"
@@ -73,7 +96,7 @@ def test_worker_is_gone_after_a_signal(number):
     assert is_gone_soon(worker_pid)
 
 
-def test_worker_outlives_the_thread_that_asked_for_it():
+def test_worker_outlives_the_thread_that_asked_for_it(start_script):
     ending = """
     def start():
         global second
@@ -84,12 +107,12 @@ def test_worker_outlives_the_thread_that_asked_for_it():
         pass  # the kernel's thread ends a little later than Python's
     assert second._accepts_connections() and second._process.poll() is None
     """
-    process, _ = _start_script(ending)
+    process, _ = start_script(ending)
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, stderr
 
 
-def test_worker_outlives_a_forked_child():
+def test_worker_outlives_a_forked_child(start_script):
     ending = """
     child = os.fork()
     if child == 0:
@@ -97,7 +120,7 @@ def test_worker_outlives_a_forked_child():
     os.waitpid(child, 0)
     assert worker._accepts_connections() and worker._process.poll() is None
     """
-    process, worker_pid = _start_script(ending)
+    process, worker_pid = start_script(ending)
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, stderr
     assert is_gone_soon(worker_pid)
@@ -178,3 +201,60 @@ def test_the_missing_worker_of_a_broken_installation(monkeypatch):
     monkeypatch.setattr(worker_lib.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(errors.RunError, match="not installed"):
         worker_lib.find_worker_binary()
+
+
+# -- addresses -------------------------------------------------------------------------------------------------
+
+WRONG_ADDRESSES = [
+    "", "localhost", "localhost:", ":99999", ":9000", "localhost:x", "localhost:0", "localhost:70000",
+    "localhost:9000:1", "::1:9000", "[::1]", "dns:///localhost:9000", "unix:/tmp/socket", "http://localhost:9000",
+    "local host:9000", "localhost:9\u0660", "localhost:+9000",
+]  # fmt: skip
+
+TAKES_ADDRESSES = {
+    "a list": lambda address: worker_lib.check_addresses(["localhost:9000", address]),
+    "tffcl worker --check": serve.check,
+    "--workers": lambda address: flags.parse_run(
+        ["fedseit", "--data", "sample", "--runtime", "remote", "--workers", f"localhost:9000,{address}"]
+    ),
+}
+
+
+@pytest.mark.parametrize("take", TAKES_ADDRESSES.values(), ids=TAKES_ADDRESSES)
+@pytest.mark.parametrize("address", WRONG_ADDRESSES)
+def test_what_grpc_would_read_in_a_way_of_its_own_is_refused_wherever_it_comes_in(address, take):
+    with pytest.raises(errors.InputError, match="expected host:port") as caught:
+        take(address)
+    assert f"found {address!r}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost:1", "worker-a.example:65535", "10.213.1.2:9000", "[::1]:9000", "[fe80::1%eth0]:9"]
+)
+def test_what_is_an_address(address):
+    assert worker_lib.check_addresses([address]) == [address]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "message"),
+    [([], "a list of host:port"), ("localhost:1", "a list of host:port"), (["a:1", "a:1"], "each worker once")],
+)
+def test_lists_of_addresses_that_are_none(addresses, message):
+    with pytest.raises(errors.InputError, match=message):
+        worker_lib.check_addresses(addresses)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--runtime", "remote"], "--workers"),
+        (["--workers", "a:1"], "--runtime remote"),
+        (["--on-lost-worker", "leave-out"], "--runtime remote"),
+        (["--call-timeout", "3"], "--runtime remote"),
+        (["--runtime", "remote", "--workers", "a:1", "--client-dir", "here"], "absolute path"),
+    ],
+)
+def test_flags_of_workers_that_do_not_go_together(args, message):
+    with pytest.raises(errors.InputError, match=message):
+        flags.parse_run(["fedseit", "--data", "sample", *args])

@@ -23,10 +23,7 @@ def test_every_table_of_two_clients_and_three_tasks():
     for signs in itertools.product("x*o", repeat=6):
         table = ("".join(signs[:3]), "".join(signs[3:]))
         wrong = [
-            (client, end - 1)
-            for client in (0, 1)
-            for end in (1, 2, 3)
-            if not re.fullmatch(legal, table[client][:end])
+            (client, end - 1) for client in (0, 1) for end in (1, 2, 3) if not re.fullmatch(legal, table[client][:end])
         ]
         if not wrong:
             assert Enrollment.from_table(table).table() == table
@@ -108,9 +105,7 @@ def test_what_is_no_table(table, message):
         Enrollment.from_table(table)
 
 
-@pytest.mark.parametrize(
-    ("size", "shown"), [((2, 3), "2 x 3"), ((2, None), "2 x any"), ((None, 4), "any x 4")]
-)
+@pytest.mark.parametrize(("size", "shown"), [((2, 3), "2 x 3"), ((2, None), "2 x any"), ((None, 4), "any x 4")])
 def test_another_size_than_asked(size, shown):
     with pytest.raises(StreamError, match=f"'hand' is for 1 x 3 clients x tasks; expected {shown}"):
         Enrollment.from_table(["x**"], num_clients=size[0], num_tasks=size[1], name="hand")

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.templates import ClientWork, ContinualProcess, FinalizerProcess, compose_continual_process
-from tffcl.templates.placed import at_clients, at_server, entries
+from tffcl.templates.tff_types import at_clients, at_server, entries
 
 
 def floats(*shape):
@@ -41,9 +41,7 @@ class CountingWork(ClientWork):
         return {"total": total}, {"delta": total}, tf.constant(1.0), {"round": round_num}
 
     def end_task(self, state, shared, data):
-        return dict(state, past=tf.concat([state["past"], state["total"][None]], 0)), {
-            "knowledge": state["total"]
-        }
+        return dict(state, past=tf.concat([state["past"], state["total"][None]], 0)), {"knowledge": state["total"]}
 
     def evaluate(self, view, shared, context, examples):
         return {"count": tf.shape(examples["x"])[0]}
@@ -82,9 +80,7 @@ def test_types_of_the_docstring(process):
     server = process.initialize.type_signature.result
     state, key = at_clients(CountingWork.state_type), at_clients(tff.TensorType(np.int32, [2]))
     incoming = OrderedDict(
-        rows=at_server(floats(None, 2)),
-        keys=at_clients(tff.TensorType(np.int32, [1])),
-        count=at_clients(np.int32),
+        rows=at_server(floats(None, 2)), keys=at_clients(tff.TensorType(np.int32, [1])), count=at_clients(np.int32)
     )
     examples = OrderedDict(x=floats(None, 2))
     data = at_clients(OrderedDict(context=OrderedDict(), train=examples, validation=examples))
@@ -120,10 +116,7 @@ def test_types_of_the_docstring(process):
     [
         ({"work": object()}, "client work: expected a ClientWork, found object"),
         ({"aggregator": "mean"}, "aggregator: expected a tff.aggregators factory, found str"),
-        (
-            {"final": tff.aggregators.MeanFactory()},
-            "finalizer: expected a FinalizerProcess, found MeanFactory",
-        ),
+        ({"final": tff.aggregators.MeanFactory()}, "finalizer: expected a FinalizerProcess, found MeanFactory"),
         ({"final": finalizer(aggregate=floats(2))}, "finalizer: takes aggregates of .*the aggregator gives"),
         (
             {"final": finalizer(shared=floats(3))},
@@ -171,10 +164,7 @@ class Changed(CountingWork):
             {"train": lambda r: ({"total": tf.zeros([3])}, *r[1:])},
             r"entry 'total' should be float32\[2\], found float32\(3,\)",
         ),
-        (
-            {"train": lambda r: (*r[:2], tf.constant(1), r[3])},
-            "train, entry 'weight' should be float32, found int32",
-        ),
+        ({"train": lambda r: (*r[:2], tf.constant(1), r[3])}, "train, entry 'weight' should be float32, found int32"),
         (
             {"train": lambda r: (*r[:3], {"refused": tf.constant("")})},
             "train reports a metric 'refused', which is the server's to say",
@@ -187,10 +177,7 @@ class Changed(CountingWork):
         ),
         ({"prepare": lambda r: {}}, "prepare returned no entry named 'x'"),
         ({"end_task": lambda r: (r[0], {})}, "end_task uploaded no 'knowledge'"),
-        (
-            {"end_task": lambda r: (r[0], {"knowledge": tf.zeros([3])})},
-            r"entry 'knowledge' should be float32\[2\]",
-        ),
+        ({"end_task": lambda r: (r[0], {"knowledge": tf.zeros([3])})}, r"entry 'knowledge' should be float32\[2\]"),
     ],
 )
 def test_a_client_work_that_breaks_its_word(changes, message):
@@ -250,6 +237,7 @@ def one_round(process):
     return process.next(server, states, data)[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

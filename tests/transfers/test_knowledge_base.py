@@ -9,9 +9,7 @@ from tffcl import errors
 from tffcl.transfers import KnowledgeBase
 
 
-def filled(
-    seed: int = 0, clients: int = 3, tasks: int = 2, size: int = 7
-) -> tuple[KnowledgeBase, np.ndarray]:
+def filled(seed: int = 0, clients: int = 3, tasks: int = 2, size: int = 7) -> tuple[KnowledgeBase, np.ndarray]:
     rng = np.random.default_rng(seed)
     base, rows = KnowledgeBase(size), []
     for task in range(tasks):
@@ -85,7 +83,7 @@ def test_wrong_entries_are_one_clear_error_and_change_nothing():
         with pytest.raises(errors.InputError, match=message):
             base.add(*arguments)
     assert base.entries == ((0, 0),)
-    with pytest.raises(errors.InputError, match="knowledge_size should be"):
+    with pytest.raises(errors.InputError, match="knowledge_size must be"):
         KnowledgeBase(-1)
 
 
@@ -153,19 +151,17 @@ def test_entries_are_appended_in_files_of_their_own(tmp_path):
     loaded = KnowledgeBase.load(tmp_path / "first.npz", tmp_path / "second.npz")
     assert loaded.entries == base.entries
     np.testing.assert_array_equal(loaded.rows(range(6)), whole[1])
-    assert [loaded.has_summary(entry) for entry in range(6)] == [
-        base.has_summary(entry) for entry in range(6)
-    ]
+    assert [loaded.has_summary(entry) for entry in range(6)] == [base.has_summary(entry) for entry in range(6)]
     for names in (["second"], ["first", "first"]):
         with pytest.raises(errors.RunError, match="not a whole knowledge base: its first entry is"):
             KnowledgeBase.load(*(tmp_path / f"{name}.npz" for name in names))
 
 
 def test_what_memory_does_not_hold_lies_on_the_disk(monkeypatch):
-    from tffcl.transfers import shelf
+    from tffcl import archive
 
     expected, _ = filled()
-    monkeypatch.setattr(shelf, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(archive, "MEMORY_BYTES", 0)
     base, _ = filled()
     np.testing.assert_array_equal(base.rows(range(6)), expected.rows(range(6)))
     for entry in range(6):

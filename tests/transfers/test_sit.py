@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tffcl import errors, transfers
-from tffcl.transfers import sit, sit_decision
+from tffcl.transfers import similarity as measures
+from tffcl.transfers import sit
 
 MEASURES = ("mean_cosine", "centred_cosine", "best_match", "mmd")
 EVERY = pytest.mark.parametrize("measure", MEASURES)
@@ -81,6 +82,7 @@ def brute_force(measure, base, task, clients, summaries, k, include_own=False) -
     return chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("measure", "include_own"), [*((measure, False) for measure in MEASURES), ("mean_cosine", True)]
 )
@@ -218,8 +220,8 @@ def test_summaries():
 def test_one_computation_serves_any_number_of_entries_and_clients(monkeypatch):
     rng = np.random.default_rng(6)
     traces = []
-    decide = sit_decision._decide
-    monkeypatch.setattr(sit_decision, "_decide", lambda *a: traces.append(1) or decide(*a))
+    decide = measures._decide
+    monkeypatch.setattr(measures, "_decide", lambda *a: traces.append(1) or decide(*a))
     transfer = transfers.SIT(k=7, similarity="centred_cosine")
     for clients, tasks in ((1, 1), (2, 1), (5, 3), (3, 4)):
         base = filled(rng, clients, tasks)
@@ -227,6 +229,7 @@ def test_one_computation_serves_any_number_of_entries_and_clients(monkeypatch):
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["best_match", "mmd"])
 @pytest.mark.usefixtures("tff_context")
 def test_time_grows_with_the_number_of_entries_and_no_faster(measure):
@@ -259,14 +262,11 @@ def test_time_grows_with_the_number_of_entries_and_no_faster(measure):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"k": 0}, "k should be a whole number, 1 or more"),
-        ({"q": 1.5}, "q should be"),
-        ({"min_cluster_size": 0}, "min_cluster_size should be"),
-        ({"clustering": "KNN"}, "clustering should be one of kmeans, kmedoids, gmm; found 'KNN'"),
-        (
-            {"similarity": "cosine"},
-            "similarity should be one of mean_cosine, centred_cosine, best_match, mmd",
-        ),
+        ({"k": 0}, "k must be a whole number, 1 or more; got 0"),
+        ({"q": 1.5}, "q must be"),
+        ({"min_cluster_size": 0}, "min_cluster_size must be"),
+        ({"clustering": "KNN"}, "clustering: expected one of kmeans, kmedoids, gmm, found 'KNN'"),
+        ({"similarity": "cosine"}, "similarity: expected one of mean_cosine, centred_cosine, best_match, mmd"),
     ],
 )
 def test_wrong_arguments_are_one_clear_error(arguments, message):
@@ -290,9 +290,7 @@ def test_wrong_summaries_are_one_clear_error(summary, message):
 
 
 def test_every_measure_has_a_name_that_can_be_asked_for():
-    from tffcl.transfers import similarity
-
-    assert tuple(similarity.SIMILARITIES) == sit.SIMILARITY_NAMES
+    assert tuple(measures.SIMILARITIES) == sit.SIMILARITY_NAMES
 
 
 def test_choices_that_show_single_documents_say_so(caplog):

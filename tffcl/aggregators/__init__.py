@@ -1,10 +1,5 @@
 """Aggregators of sparse updates and of rows: factories as in `tff.aggregators`."""
 
-from tffcl.aggregators.by_name import by_name
-from tffcl.aggregators.client_privacy import ClientPrivacy
-from tffcl.aggregators.concatenation import ConcatenationFactory
-from tffcl.aggregators.gated import gated
-from tffcl.aggregators.sparse_mean import SparseMeanFactory
-from tffcl.aggregators.split_at import split_at
+import lazy_loader
 
-__all__ = ["ClientPrivacy", "ConcatenationFactory", "SparseMeanFactory", "by_name", "gated", "split_at"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

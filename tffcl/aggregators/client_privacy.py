@@ -15,14 +15,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.aggregators.building import factory_of, process_of
+from tffcl.aggregators.structures import factory_of, process_of
 
 LARGEST = 1e15  # of an entry: the squares of a million of these still are finite float32
 
 
 @dataclasses.dataclass(frozen=True)
 class ClientPrivacy:
-    """Clipping and noise on what the server makes of the clients' updates, and what its account needs.
+    """Clipping and noise on the sum of the clients' updates, and what its account needs.
 
     The server learns sum_c clip(update_c) + N(0, (noise_multiplier clip)^2) in every entry, and divides it by
     `clients_per_round`, a number that it knew before. No weight and no count of senders takes part: a client counts the
@@ -30,18 +30,18 @@ class ClientPrivacy:
     entry, also on one that nobody sent. So a client moves the sum by at most `clip`, and by at most 2 `clip` if
     its update is replaced by any other. `tffcl.metrics.client_epsilon` says what that guarantees over a run.
 
-    Noise is drawn anew in every call and hangs from no seed: such a run cannot be repeated to the bit. It comes from
+    Noise is drawn anew in every call, without a seed: such a run cannot be repeated to the bit. It comes from
     TensorFlow's float32 generator, which is made for simulation: not a cryptographic one, and not proof against an
     attacker who sees its lowest bits.
 
     Attributes:
       clip: the largest Euclidean norm of an update; with `quantile` the first one.
       noise_multiplier: standard deviation of the noise on the sum / clip.
-      clients_per_round: what the noised sum is divided by: how many clients take part in a round. With fewer the mean
-        is that much smaller; the guarantee is the same.
+      clients_per_round: clients that take part in a round, by which the noised sum is divided. With fewer the mean is
+        that much smaller; the guarantee is the same.
       quantile: None for a fixed clip; else the clip goes to this quantile of the norms, and a part of the noise is
         spent on the count of clients below it: `noise_multiplier` is that of both together.
-      delta: at which epsilon is told.
+      delta: at which epsilon is reported.
       uncovered: what else clients of the method send, for the record beside epsilon.
 
     Raises:
@@ -67,11 +67,9 @@ class ClientPrivacy:
 
         A vector with NaN or an infinite entry counts as zeros, so that it leaves nothing but noise behind.
         """
-        private = self._private()
 
         def create(value_type: tff.Type) -> tff.templates.AggregationProcess:
-            inner = private.create(value_type)
-            tame = tff.tensorflow.computation(tamed, value_type)
+            inner, tame = self._private().create(value_type), tff.tensorflow.computation(tamed, value_type)
 
             def aggregate(state: tff.Value, values: tff.Value) -> Any:
                 return inner.next(state, tff.federated_map(tame, values))

@@ -1,30 +1,36 @@
-"""build_fedweit and build_fedseit: decomposed weights, shared across clients (FedSeIT, algorithm 1)."""
+"""Decomposed weights shared across clients: FedWeIT, FedSeIT, and clients by themselves.
+
+Yoon, Jeong, Lee, Yang, Hwang: Federated Continual Learning with Weighted Inter-client Transfer, 2021 (FedWeIT).
+Chaudhary, Rai, Schubert, Schuetze, Gupta: Federated Continual Learning for Text Classification via Selective
+Inter-client Transfer, 2022 (FedSeIT).
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional, Union
 
-import tensorflow_federated as tff
+from tffcl import aggregators, client_works, errors, finalizers, models, templates
+from tffcl.algorithms.method import LABELS, Method
+from tffcl.client_works.options import Decomposition, LocalTraining
+from tffcl.models.registry import TextCNNConfig
 
-from tffcl import errors
-from tffcl.aggregators import SparseMeanFactory, gated
-from tffcl.client_works import DecomposedWork, Decomposition, LocalTraining
-from tffcl.finalizers import build_server_update
-from tffcl.models import AlignedTextCNN, Network, TextCNN, TextCNNConfig
-from tffcl.templates import ContinualProcess, compose_continual_process
-from tffcl.templates.compose import AggregationFactory
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
+
+    from tffcl.templates import ContinualProcess
 
 
 @errors.checked_arguments
 def build_decomposed(
-    network: Network,
+    network: models.Network,
     *,
-    training: LocalTraining | None = None,
-    decomposition: Decomposition | None = None,
-    aggregator: AggregationFactory | None = None,
-    server_optimizer: tff.learning.optimizers.Optimizer | None = None,
+    training: Optional[LocalTraining] = None,
+    decomposition: Optional[Decomposition] = None,
+    aggregator: Optional[templates.AggregationFactory] = None,
+    server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     seed: int = 0,
+    penalty: client_works.Penalties = None,
 ) -> ContinualProcess:
     """The continual process of any network whose kernels are decomposed into base, mask and adaptive.
 
@@ -37,51 +43,110 @@ def build_decomposed(
         takes an entry that was not sent for a change of zero.
       server_optimizer: None to take the aggregate as the new base, or a `tff.learning.optimizers.Optimizer`.
       seed: of everything random at the server.
+      penalty: what else is added to a client's objective, on B: `Proximal`, `EWC`, any `Penalty`, or several.
 
     Returns:
       A `ContinualProcess`.
     """
-    work = DecomposedWork(network, training or LocalTraining(), decomposition or Decomposition(), seed)
-    sparse = isinstance(aggregator, SparseMeanFactory)
-    factory = SparseMeanFactory() if aggregator is None else aggregator if sparse else gated(aggregator)
-    return compose_continual_process(work, factory, build_server_update(work.shared_type, server_optimizer))
+    work = client_works.DecomposedWork(
+        network, training or LocalTraining(), decomposition or Decomposition(), seed, penalty
+    )
+    if aggregator is None:
+        factory = aggregators.SparseMeanFactory()
+    else:
+        sparse = isinstance(aggregator, aggregators.SparseMeanFactory)
+        factory = aggregator if sparse else aggregators.gated(aggregator)
+    update = finalizers.build_server_update(work.shared_type, server_optimizer)
+    return templates.compose_continual_process(work, factory, update)
 
 
 @errors.checked_arguments
-def build_fedweit(config: TextCNNConfig, *, num_foreign: int, **options: Any) -> ContinualProcess:
-    """FedWeIT (Yoon et al., 2021) for text: foreign adaptives are added into the kernels (FedSeIT eq. 4).
+def build_fedweit(
+    network: Union[models.Network, TextCNNConfig], *, num_foreign: int = 0, **options: Any
+) -> ContinualProcess:
+    """FedWeIT (Yoon et al., 2021): foreign adaptives are added into the kernels (FedSeIT eq. 4).
 
     Args:
-      config: sizes of the TextCNN.
-      num_foreign: K, places for foreign adaptives.
+      network: with its places for foreign adaptives; or the sizes of a TextCNN.
+      num_foreign: K, places for foreign adaptives of a TextCNN.
       **options: see `build_decomposed`.
     """
-    return build_decomposed(TextCNN(config, num_foreign), **options)
+    if isinstance(network, TextCNNConfig):
+        network = models.TextCNN(network, num_foreign)
+    return build_decomposed(network, **options)
 
 
 @errors.checked_arguments
-def build_fedseit(config: TextCNNConfig, *, num_foreign: int, **options: Any) -> ContinualProcess:
+def build_fedseit(
+    network: Union[models.Network, TextCNNConfig], *, num_foreign: Optional[int] = None, **options: Any
+) -> ContinualProcess:
     """FedSeIT (Chaudhary et al., 2022): foreign adaptives as aligned feature extractors (eq. 1-5).
 
     Which adaptives arrive is the transfer's choice (`PreviousTask`, `SIT`); DLS is `Decomposition(share_dense=True)`.
 
     Args:
-      config: sizes of the TextCNN.
-      num_foreign: K, places for foreign adaptives.
+      network: an `AlignedTextCNN`; or the sizes of one.
+      num_foreign: K, places for foreign adaptives; that of the network by default.
       **options: see `build_decomposed`.
     """
-    if num_foreign < 1:
-        raise errors.InputError(
-            f"num_foreign: FedSeIT needs at least 1 place for foreign adaptives, found {num_foreign}; "
-            "build_fedweit and build_local go without"
-        )
-    return build_decomposed(AlignedTextCNN(config, num_foreign), **options)
+    places = network.num_foreign if num_foreign is None and not isinstance(network, TextCNNConfig) else num_foreign
+    if not places or places < 1:
+        raise errors.InputError(f"num_foreign: FedSeIT needs at least 1 place for foreign adaptives, found {places}")
+    if isinstance(network, TextCNNConfig):
+        network = models.AlignedTextCNN(network, places)
+    return build_decomposed(network, **options)
 
 
 @errors.checked_arguments
 def build_local(
-    config: TextCNNConfig, *, decomposition: Decomposition | None = None, **options: Any
+    network: Union[models.Network, TextCNNConfig], *, decomposition: Optional[Decomposition] = None, **options: Any
 ) -> ContinualProcess:
-    """Every client by itself with FedWeIT's network: no base, no adaptives of others. The baseline of transfer."""
+    """Every client by itself with FedWeIT's network: no base, no adaptives of others. The baseline of transfer.
+
+    Args:
+      network: without places for foreign adaptives; or the sizes of a TextCNN.
+      decomposition: lambda_1, lambda_2 and the other choices of the method.
+      **options: see `build_decomposed`.
+    """
+    if isinstance(network, TextCNNConfig):
+        network = models.TextCNN(network, 0)
     alone = dataclasses.replace(decomposition or Decomposition(), exchange=False)
-    return build_decomposed(TextCNN(config, 0), decomposition=alone, **options)
+    return build_decomposed(network, decomposition=alone, **options)
+
+
+def _build_unmasked(network: models.Network, decomposition: Decomposition, **options: Any) -> ContinualProcess:
+    """FedWeIT as it stands: it knows nothing of a connectivity mask."""
+    unaware = dataclasses.replace(decomposition, connectivity_aware=False)
+    return build_decomposed(network, decomposition=unaware, **options)
+
+
+FEDSEIT = Method(
+    "fedseit",
+    build_fedseit,
+    "Foreign adaptives are feature extractors of their own, aligned with the client's; SIT picks which.",
+    "Chaudhary et al., 2022",
+    learns=(LABELS,),
+    takes=("text",),
+    needs="it aligns features of text; fedweit adds what others have learned into any network",
+    options={"decomposition": Decomposition},
+    foreign="aligned",
+    selection="previous",
+    schedule="fedseit",
+)
+FEDWEIT = Method(
+    "fedweit",
+    _build_unmasked,
+    "Kernels are base, mask and sparse adaptive; the adaptives of others are added in.",
+    "Yoon et al., 2021",
+    options={"decomposition": Decomposition},
+    foreign="added",
+    selection="previous",
+)
+LOCAL = Method(
+    "local",
+    build_local,
+    "Every client by itself with FedWeIT's network: nothing is exchanged.",
+    options={"decomposition": Decomposition},
+    clients="alone",
+)
+METHODS = {each.name: each for each in (FEDSEIT, FEDWEIT, LOCAL)}

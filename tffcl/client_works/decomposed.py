@@ -3,13 +3,32 @@
 A client keeps one base B. For each task it has a mask m, an adaptive A, attention alpha over foreign adaptives and
 local parameters (biases, projections, head). One round: B takes the entries that the server has, all parameters of
 the current task train together, and the entries of B that the mask lets through go back.
+
+Retention (FedSeIT eq. 5, third term). The base B serves all tasks, so training it on a new task moves the kernels
+theta_i = B * sigmoid(m_i) + A_i of past ones. The paper prints dB*m - dA; ConFedMADE eq. 2 and FedWeIT have plus, and
+plus is right, for A must make up for what B does. Both differences together are the drift of the kernel, which is the
+form coded here:
+
+    lambda_2 sum_i || B * sigmoid(m_i) + A_i - kernel_i* ||^2,
+
+where kernel_i* is task i's kernel as it stood when the current task began, before the server's base came in.
+In closed form it is the kernel as it stood when task i itself ended: the pull of lambda_1 then does not add up from
+task to task.
+
+`retention_form="gradient"` takes that term, and lambda_1 |A_i|, into the objective and moves B and every past A_i by
+gradient steps, as the papers write it; the cost of a step grows with the number of tasks. "closed_form" uses that for a
+fixed B the best A_i is known,
+
+    A_i = soft_threshold(kernel_i* - B * sigmoid(m_i), lambda_1 / (2 lambda_2)),
+
+so no past task takes part in a step at all, and no entry of a kernel ever drifts by more than lambda_1 / (2 lambda_2).
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,300 +37,308 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import randomness
-from tffcl.client_works.connectivity import Connectivity
-from tffcl.client_works.decomposed_state import CURRENT, decomposed_state_type
-from tffcl.client_works.decomposition import Decomposition
-from tffcl.client_works.evaluation import connected, evaluated, mean_loss
-from tffcl.client_works.exchange import Exchange
-from tffcl.client_works.optimizers import empty_variable
-from tffcl.client_works.outcome import all_finite, settle
-from tffcl.client_works.pieces import PiecewiseVariable, Variables, read, variables_of
-from tffcl.client_works.retention import build_retention, penalty
-from tffcl.client_works.task_views import of_task
-from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop, num_examples
-from tffcl.layers.kernels import absolute_sum, decomposed_kernel, foreign_sum, prune
-from tffcl.models.network import Network
-from tffcl.templates import ClientWork
+from tffcl.client_works.evaluation import Model, num_examples, of_task
+from tffcl.client_works.local_training import Phase, Result, Round, StepLoss, Trained, Values, all_finite
+from tffcl.client_works.options import Decomposition, LocalTraining
+from tffcl.client_works.penalties import Measure, Penalties, PenaltySet
+from tffcl.client_works.plain import NetworkWork
+from tffcl.client_works.randomness import Step
+from tffcl.layers.kernels import KernelLayout, absolute_sum, decomposed_kernel, foreign_sum, prune, soft_threshold
+from tffcl.models.network import Network, Tensors
 
-Tensors = Mapping[str, tf.Tensor]
-
+# The parameters of a task; a row of each is kept of every past task.
+CURRENT = ("mask_logits", "adaptive", "attention", "local")
 _GATES = ("mask_logits", "attention")
 
 
-class DecomposedWork(ClientWork):
-    """Client work for any `Network`, with or without foreign adaptives.
+def solved_adaptives(
+    options: Decomposition,
+    layout: KernelLayout,
+    base: tf.Tensor,
+    mask_logits: tf.Tensor,
+    adaptive: tf.Tensor,
+    reference: tf.Tensor,
+) -> tf.Tensor:
+    """A_i of past tasks, float32 `[T, size]`: in closed form the exact minimiser, else as training left them.
+
+    With lambda_2 = 0 the pull of lambda_1 leaves nothing of A_i; with both 0 nothing pulls, and A_i stays.
 
     Args:
-      network: what the client trains.
+      options: lambda_1, lambda_2 and the form.
+      layout: the kernels.
+      base: B, float32 `[size]`.
+      mask_logits: m_i, float32 `[T, mask_size]`.
+      adaptive: A_i as stored, float32 `[T, size]`.
+      reference: kernel_i*, float32 `[T, size]`.
+    """
+    if options.retention_form == "gradient" or not (options.sparsity or options.retention):
+        return adaptive
+    threshold = options.sparsity / (2.0 * options.retention) if options.retention else float("inf")
+    return soft_threshold(reference - decomposed_kernel(layout, base, mask_logits, 0.0), threshold)
+
+
+def drift(
+    layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Tensor, adaptive: tf.Tensor, reference: tf.Tensor
+) -> tf.Tensor:
+    """sum_i ||B * sigmoid(m_i) + A_i - kernel_i*||^2, a scalar; shapes as in `solved_adaptives`."""
+    return tf.reduce_sum(tf.square(decomposed_kernel(layout, base, mask_logits, adaptive) - reference))
+
+
+class DecomposedWork(NetworkWork):
+    """Client work for any `Network`, with or without foreign adaptives.
+
+    The server's vector is the base B, then with DLS the shared local parts one after the other.
+
+    Args:
+      network: trained by the client.
       training: epochs, batches, learning rate.
       decomposition: lambda_1, lambda_2 and the other choices of the method.
       seed: of the server's first base.
+      penalty: `Proximal`, `EWC` or any `Penalty` on B, or several.
+      phases: parts of a round, over the variables "base", "mask_logits", "adaptive", "attention" and "local"; none for
+        one in which all train.
+
+    Raises:
+      InputError: the penalty is no `Penalty`, or one that needs the server to keep something.
     """
 
     @errors.checked_arguments
     def __init__(
-        self, network: Network, training: LocalTraining, decomposition: Decomposition, seed: int = 0
+        self,
+        network: Network,
+        training: LocalTraining,
+        decomposition: Decomposition,
+        seed: int = 0,
+        penalty: Penalties = None,
+        phases: Sequence[Phase] = (),
     ):
-        self.network = network
-        self.training = training
-        self.options = decomposition
-        self._seed = seed
-        self._retention = build_retention(
-            decomposition.retention_form, decomposition.sparsity, decomposition.retention
-        )
-        self._exchange = Exchange(network, decomposition)
+        penalties = PenaltySet(penalty, network.kernels.size).without_server("DecomposedWork")
+        self._set_up(network, training, seed, penalties, phases)
+        self.options, self._trains_past = decomposition, decomposition.retention_form == "gradient"
         self._adds_foreign = network.adds_foreign and network.num_foreign > 0
+        dense = network.shareable if decomposition.share_dense and decomposition.exchange else ()
+        self._dense = {name: network.local.slice_of(name) for name in dense}
         self._set_types()
 
     def _set_types(self) -> None:
         network = self.network
-        self.state_type = decomposed_state_type(network, self._adds_foreign)
-        past = ("past_mask_logits", "past_adaptive", "past_reference") if self._retention.in_objective else ()
-        foreign = ("foreign",) if self._adds_foreign else ()
-        self.train_reads = ("key", "task", "base", "schedule", "plan", "trained", *CURRENT, *foreign, *past)
-        self.train_writes = ("base", "schedule", "trained", *CURRENT, *past[1:2])
+        size, masks, local = network.kernels.size, network.kernels.mask_size, network.local.size
+
+        def floats(*shape: int | None) -> tff.TensorType:
+            return tff.TensorType(np.float32, shape)
+
+        self.state_type = OrderedDict(
+            key=tff.TensorType(np.int32, [2]),
+            task=tff.TensorType(np.int32),
+            base=floats(size),
+            schedule=floats(4),
+            plan=tff.TensorType(np.int32, [self.plan_size]),
+            trained=tff.TensorType(np.int32),  # rounds of this task that counted
+            mask_logits=floats(masks),
+            adaptive=floats(size),
+            attention=floats(*network.attention_shape),
+            local=floats(local),
+        )
+        if self._adds_foreign:
+            self.state_type["foreign"] = floats(None, size)
+        for name in ("past_mask_logits", "past_adaptive", "past_reference"):  # rows are tasks
+            self.state_type[name] = floats(None, masks if name == "past_mask_logits" else size)
+        if self._adds_foreign:
+            self.state_type["past_foreign"] = floats(None, size)
+        self.state_type.update(past_attention=floats(None, *network.attention_shape), past_local=floats(None, local))
+        self.state_type.update(self.penalties.state_type)
+        past = ("past_mask_logits", "past_adaptive", "past_reference") if self._trains_past else ()
+        foreign, kept = ("foreign",) if self._adds_foreign else (), tuple(self.penalties.state_type)
+        self.train_reads = ("key", "task", "base", "schedule", "plan", "trained", *CURRENT, *foreign, *past, *kept)
+        self.train_writes = ("base", "schedule", "trained", *CURRENT, *past[1:2], *self.penalties.changes_in_round)
         self.evaluate_type = OrderedDict((name, self.state_type[name]) for name in ("base", "plan", *CURRENT))
         self.evaluate_type["reference"] = self.state_type["past_reference"]
         if self._adds_foreign:
             self.evaluate_type["foreign_sum"] = self.state_type["base"]
-        self.context_type, self.example_type = network.context_type, network.example_type
-        self.prepared_type = network.prepared_type
-        self.shared_type = tff.TensorType(np.float32, [self._exchange.size])
-        self.plan_size = network.plan_size
-        self.knowledge_size, self.num_foreign = network.kernels.size, network.num_foreign
-        self.max_classes = network.max_classes
+        self.shared_type = floats(size + sum(part.stop - part.start for part in self._dense.values()))
+        self.knowledge_size = size
 
-    # -- the server's value, and a client's first state ------------------------------------------------------
+    def model(self, values: Values, state: Tensors) -> Model:
+        layout = self.network.kernels
+        kernels = decomposed_kernel(layout, values["base"], values["mask_logits"], values["adaptive"])
+        if self._adds_foreign:
+            kernels += self._foreign_sum(values["attention"], state["foreign"])
+        return Model(self.network, kernels, values["local"], values["attention"], state["plan"])
+
+    def _foreign_sum(self, attention: tf.Tensor, foreign: tf.Tensor | Sequence[tf.Tensor]) -> tf.Tensor:
+        rows = foreign if isinstance(foreign, tf.Tensor) else foreign[0]
+        return foreign_sum(self.network.kernels, attention[: tf.shape(rows)[0]], foreign)
+
+    # -- what passes between server and client ---------------------------------------------------------------
 
     def initialize_shared(self) -> tf.Tensor:
         """B drawn once from the seed; with DLS also the first dense parameters."""
         key = randomness.root_key(self._seed)
         base = self.network.initial_kernels(randomness.fold(key, randomness.BASE))
-        dense = self.network.initial_local(randomness.fold(key, randomness.LOCAL))
-        return self._exchange.join(base, dense)
-
-    def initialize_plan(self) -> tf.Tensor:
-        return self.network.initial_plan(randomness.fold(randomness.root_key(self._seed), randomness.PLAN))
+        return self.joined(base, self.network.initial_local(randomness.fold(key, randomness.LOCAL)))
 
     def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
-        state = {
-            name: tf.zeros([axis or 0 for axis in kind.shape], kind.dtype)
-            for name, kind in self.state_type.items()
-        }
-        base = shared[: self.network.kernels.size]
-        own_plan = self.network.client_plan(plan, randomness.fold(key, randomness.PLAN))
-        schedule = self.training.fresh_schedule()
-        return {
-            **state,
-            "key": key,
-            "task": tf.constant(-1),
-            "base": base,
-            "schedule": schedule,
-            "plan": own_plan,
-        }
+        return {**super().initialize_client(shared, plan, key), "base": shared[: self.network.kernels.size]}
+
+    def joined(self, base: tf.Tensor, local: tf.Tensor) -> tf.Tensor:
+        """The server's vector of a base and local parameters."""
+        return tf.concat([base, *[local[part] for part in self._dense.values()]], 0)
+
+    def base_in(self, base: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
+        """B takes the non-zero entries of the server's base and keeps its own elsewhere (section 2.2)."""
+        theirs = shared[: self.network.kernels.size]
+        return tf.where(tf.not_equal(theirs, 0.0), theirs, base) if self.options.exchange else base
+
+    def local_in(self, local: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
+        """Local parameters with the server's values of the shared ones (DLS)."""
+        if not self._dense:
+            return local
+        parts, start = self.network.local.split(local), self.network.kernels.size
+        for name, part in self._dense.items():
+            parts[name] = shared[start : start + part.stop - part.start]
+            start += part.stop - part.start
+        return self.network.local.join(parts)
+
+    def gate(self, mask_logits: tf.Tensor) -> tf.Tensor:
+        """Which units the mask lets through, bool `[mask_size]`."""
+        return tf.sigmoid(mask_logits) > self.options.gate_cutoff
+
+    def outgoing(
+        self, values: Mapping[str, tf.Tensor], shared: tf.Tensor, support: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The server's vector as a client sends it, and which of its entries it sends: float32 and bool.
+
+        `values` are the client's `base`, `mask_logits` and `local`; entries of the base outside `support`, float32
+        `[kernels.size]` of zeros and ones, are not sent.
+        """
+        layout, base, mask_logits = self.network.kernels, values["base"], values["mask_logits"]
+        if not self.options.exchange:
+            return shared, tf.zeros(self.shared_type.shape, tf.bool)
+        if self.options.base_upload == "scaled":
+            base = base * layout.spread(tf.sigmoid(mask_logits))
+            sent = tf.ones([layout.size], tf.bool)
+        else:
+            sent = layout.spread(tf.cast(self.gate(mask_logits), tf.float32)) > 0.5
+        if support is not None:
+            sent = tf.logical_and(sent, support > 0.5)
+        dense = tf.ones([self.shared_type.shape[0] - layout.size], tf.bool)
+        return self.joined(base, values["local"]), tf.concat([sent, dense], 0)
 
     def _support(self, state: Tensors) -> tf.Tensor | None:
-        """The entries that the exchange is limited to, float32 `[size]`; None for all."""
-        return self.network.support(state["plan"]) if self.options.connectivity_aware else None
+        """The entries that are sent and kept, float32 `[size]`; None for all."""
+        return self.masks.support(state["plan"]) if self.options.connectivity_aware else None
+
+    def _supported(self, values: tf.Tensor, state: Tensors) -> tf.Tensor:
+        support = self._support(state)
+        return values if support is None else values * support
 
     # -- task borders ----------------------------------------------------------------------------------------
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
         options, network = self.options, self.network
-        task = state["task"] + 1
-        key = randomness.fold(state["key"], task)
-        base = self._exchange.base_in(state["base"], shared)
+        begun = self.next_task(state)
+        key = randomness.fold(state["key"], begun["task"])
         logit = math.log(options.mask_start / (1.0 - options.mask_start))
         local = network.initial_local(randomness.fold(key, randomness.LOCAL))
-        past = self._past_adaptives(state)
+        masks, past, reference = state["past_mask_logits"], state["past_adaptive"], state["past_reference"]
+        past = solved_adaptives(options, network.kernels, state["base"], masks, past, reference)
+        if self._trains_past:
+            reference = decomposed_kernel(network.kernels, state["base"], masks, past)
         new = dict(
             state,
-            task=task,
-            schedule=self.training.fresh_schedule(),
+            **begun,
             mask_logits=tf.fill([network.kernels.mask_size], tf.constant(logit, tf.float32)),
-            adaptive=self._supported(base / options.adaptive_factor, state),
+            adaptive=self._supported(self.base_in(state["base"], shared) / options.adaptive_factor, state),
             attention=network.initial_attention(randomness.fold(key, randomness.ATTENTION)),
-            local=self._exchange.local_in(local, shared),
+            local=self.local_in(local, shared),
             past_adaptive=past,
-            past_reference=self._past_references(state, past),
+            past_reference=reference,
             trained=tf.constant(0),
         )
         if self._adds_foreign:
             new["foreign"] = foreign
         return new
 
-    def _supported(self, values: tf.Tensor, state: Tensors) -> tf.Tensor:
-        support = self._support(state)
-        return values if support is None else values * support
-
-    def _past_references(self, state: Tensors, past: tf.Tensor) -> tf.Tensor:
-        """kernel_i* for the task that begins (`tffcl.client_works.retention`)."""
-        if not self._retention.in_objective:
-            return state["past_reference"]
-        return decomposed_kernel(self.network.kernels, state["base"], state["past_mask_logits"], past)
-
-    def _past_adaptives(self, state: Tensors) -> tf.Tensor:
-        names = ("base", "past_mask_logits", "past_adaptive", "past_reference")
-        return self._retention.past_adaptives(self.network.kernels, *[state[name] for name in names])
-
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
-        """The task's parameters become rows of the past; who trained in none of its rounds has nothing to send.
+        """The task's parameters become rows of the past; a client that trained in no round uploads nothing.
 
-        Such a client had no examples, was never drawn, or was left out each time. Its A still is what the task began
-        with, a part of B, which would pass for knowledge.
+        Such a client had no examples, was never drawn, or was left out each time. Its A is still the first one, a part
+        of B, which would pass for knowledge.
         """
-        layout = self.network.kernels
         ended = {f"past_{name}": state[name] for name in CURRENT}
-        ended["past_reference"] = decomposed_kernel(
-            layout, state["base"], state["mask_logits"], state["adaptive"]
-        )
+        layout, base = self.network.kernels, state["base"]
+        ended["past_reference"] = decomposed_kernel(layout, base, state["mask_logits"], state["adaptive"])
         if self._adds_foreign:
             ended["past_foreign"] = self._foreign_sum(state["attention"], state["foreign"])
-        new = dict(state)
+        new = dict(state, **self.penalties.end_task(state, base, self._importance(state, state, data, tf.constant(0))))
         for name, row in ended.items():
             new[name] = tf.concat([state[name], row[None]], 0)
         sent = self._supported(prune(state["adaptive"], self.options.sparsity), state)
-        learned = tf.where(state["trained"] > 0, sent, 0.0)
-        return new, OrderedDict(knowledge=learned)
-
-    def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
-        return self.network.prepare(foreign, context, examples)
+        return new, OrderedDict(knowledge=tf.where(state["trained"] > 0, sent, 0.0))
 
     # -- one round -------------------------------------------------------------------------------------------
 
-    def train(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
+    def trained(self) -> Mapping[str, Trained]:
+        names = ["base", *CURRENT] + (["past_adaptive"] if self._trains_past else [])
+        return {
+            name: Trained(
+                tuple(self.state_type[name].shape),
+                self.network.local_pieces if name == "local" else (),
+                self.training.gate_scale if name in _GATES else 1.0,
+            )
+            for name in names
+        }
 
-    def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
-        """Allocates the variables of local training and returns the compiled round, `train` without its types."""
-        names = ["base", *CURRENT] + (["past_adaptive"] if self._retention.in_objective else [])
-        variables: dict[str, Any] = {n: empty_variable(self.state_type[n].shape) for n in names}
-        if len(self.network.local_pieces) > 1:
-            variables["local"] = PiecewiseVariable(self.network.local_pieces)
-        kernels = [v for name in names if name not in _GATES for v in variables_of(variables[name])]
-        gates = [variables[name] for name in _GATES]
-        loop = TrainingLoop(
-            self.training, [ParameterGroup(kernels), ParameterGroup(gates, self.training.gate_scale)]
-        )
-
-        @tf.function(autograph=False, reduce_retracing=True)
-        def run(
-            state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-        ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-            return self._train(loop, variables, state, shared, data, round_num)
-
-        return run
-
-    def _train(
-        self,
-        loop: TrainingLoop,
-        variables: Variables,
-        state: Tensors,
-        shared: tf.Tensor,
-        data: Mapping[str, Any],
-        round_num: tf.Tensor,
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        for name, variable in variables.items():
-            variable.assign(state[name])
-        incoming = self._exchange.base_in(state["base"], shared)
-        variables["base"].assign(incoming)
-        variables["local"].assign(self._exchange.local_in(self._first_local(state, data), shared))
-        key = randomness.round_key(state["key"], state["task"], round_num)
+    def begin_round(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor) -> Round:
+        first = {name: state[name] for name in self.trained()}
+        first["base"] = self.base_in(state["base"], shared)
+        local = self.masks.start(state["local"], data["context"], data["train"])
+        if local is not state["local"]:  # the first values of a task's first round depend on its data
+            local = tf.where(tf.equal(state["trained"], 0), local, state["local"])
+        first["local"] = self.local_in(local, shared)
         if self._adds_foreign:  # once a round: every step reads them
             state = dict(state, foreign=self.network.kernels.columns(state["foreign"]))
-        connectivity = Connectivity(self.network, state["plan"], round_num)
+        connectivity = self.connectivity(state["plan"], number)
+        return Round(state, shared, data, number, first, num_examples(data["train"]), connectivity)
 
-        def loss_fn(rows: tf.Tensor, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-            mask, batch = connectivity(step), self.network.batch(data["train"], rows)
-            return self._objective(variables, state, incoming, data["context"], batch, step.key, mask)
-
-        def validation_fn() -> tf.Tensor:
-            return self._validation_loss(variables, state, data)
-
-        count = num_examples(data["train"])
-        schedule, metrics = loop.run(loss_fn, validation_fn, count, state["schedule"], key)
-        changed = {name: variable.read_value() for name, variable in variables.items()}
-        changed["schedule"], changed["trained"] = schedule, state["trained"] + 1
-        return self._outcome(changed, state, shared, data, metrics)
-
-    def _first_local(self, state: Tensors, data: Mapping[str, Any]) -> tf.Tensor:
-        """The local parameters that a round begins with; those of a task's first round may hang from its data."""
-        local = state["local"]
-        if not self.network.starts_from_data:
-            return local
-        first = self.network.start(local, data["context"], data["train"])
-        return tf.where(tf.equal(state["trained"], 0), first, local)
-
-    def _objective(
-        self,
-        variables: Variables,
-        state: Tensors,
-        incoming: tf.Tensor,
-        context: Tensors,
-        batch: Tensors,
-        key: tf.Tensor | None,
-        connectivity: tf.Tensor | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """FedSeIT eq. 5 and ConFedMADE eq. 6 on one batch: (objective, mean task loss)."""
-        options, network = self.options, self.network
-        values = {name: read(variable) for name, variable in variables.items()}
-        kernel = connected(self._kernel(values, state), connectivity)
-        losses = network.losses(kernel, values["local"], values["attention"], context, batch, key)
-        task_loss = tf.reduce_mean(losses)
-        objective = task_loss
+    def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
+        """FedSeIT eq. 5 and ConFedMADE eq. 6 on one batch."""
+        options, state = self.options, here.state
+        connectivity, batch = here.extra(step), self.network.batch(here.data["train"], rows)
+        losses = self.model(values, state).losses(here.data["context"], batch, connectivity, step.key)
+        objective = task_loss = tf.reduce_mean(losses)
         if options.sparsity:
             adaptive = values["adaptive"]
-            if network.num_patterns > 1 and connectivity is not None and options.connectivity_aware:
-                # With a single mask, what it leaves out of A is zero from the start and stays so.
+            if self.masks.num_patterns > 1 and connectivity is not None and options.connectivity_aware:
+                # With a single mask, the entries of A outside it are zero from the start and stay so.
                 adaptive *= connectivity
             l1 = tf.reduce_sum(tf.sigmoid(values["mask_logits"])) + absolute_sum(adaptive)
             objective += options.sparsity * l1
-        if options.proximal:
-            objective += 0.5 * options.proximal * tf.reduce_sum(tf.square(values["base"] - incoming))
-        if self._retention.in_objective:
-            past = values["past_adaptive"]
-            drift = penalty(
-                network.kernels, values["base"], state["past_mask_logits"], past, state["past_reference"]
-            )
-            objective += options.retention * drift + options.sparsity * absolute_sum(past)
-        return objective, task_loss
+        if self._trains_past:
+            masks, past = state["past_mask_logits"], values["past_adaptive"]
+            moved = drift(self.network.kernels, values["base"], masks, past, state["past_reference"])
+            objective += options.retention * moved + options.sparsity * absolute_sum(past)
+        return objective, task_loss, batch
 
-    def _kernel(self, values: Tensors, state: Tensors) -> tf.Tensor:
-        layout = self.network.kernels
-        kernel = decomposed_kernel(layout, values["base"], values["mask_logits"], values["adaptive"])
-        if self._adds_foreign:
-            kernel += self._foreign_sum(values["attention"], state["foreign"])
-        return kernel
-
-    def _foreign_sum(self, attention: tf.Tensor, foreign: tf.Tensor | Sequence[tf.Tensor]) -> tf.Tensor:
-        rows = foreign if isinstance(foreign, tf.Tensor) else foreign[0]
-        return foreign_sum(self.network.kernels, attention[: tf.shape(rows)[0]], foreign)
-
-    def _validation_loss(self, variables: Variables, state: Tensors, data: Mapping[str, Any]) -> tf.Tensor:
-        values = {name: read(variable) for name, variable in variables.items()}
-        held_out = {"context": data["context"], "examples": data["validation"]}
-        kernel, local, attention = self._kernel(values, state), values["local"], values["attention"]
-        return mean_loss(self.network, kernel, local, attention, state["plan"], held_out)
-
-    def _outcome(
-        self,
-        changed: Tensors,
-        state: Tensors,
-        shared: tf.Tensor,
-        data: Mapping[str, Any],
-        metrics: OrderedDict,
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+    def end_round(self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict) -> Result:
+        changed["trained"] = here.state["trained"] + 1
+        importance = self._importance(changed, here.state, here.data, here.number)
+        entries, _ = self.penalties.end_round(here.state, changed["base"], importance)
+        changed.update(entries)
         finite = all_finite(value for name, value in changed.items() if name not in ("schedule", "trained"))
-        upload, sent = self._exchange.outgoing(
-            changed["base"], changed["mask_logits"], changed["local"], shared, self._support(state)
-        )
-        kept, update, weight, metrics = settle(
-            changed, state, upload, sent, shared, data["train"], finite, metrics
-        )
-        metrics["open_gates"] = tf.reduce_mean(tf.cast(self._exchange.gate(kept["mask_logits"]), tf.float32))
+        upload, sent = self.outgoing(changed, here.shared, self._support(here.state))
+        kept, update, weight, metrics = self.accept_round(changed, here, upload, sent, here.shared, finite, metrics)
+        metrics["open_gates"] = tf.reduce_mean(tf.cast(self.gate(kept["mask_logits"]), tf.float32))
         return kept, update, weight, metrics
+
+    def _importance(self, values: Tensors, state: Tensors, data: Mapping[str, Any], number: tf.Tensor) -> Measure:
+        """Fisher information of B: that of the kernel, times sigmoid(m)^2 (d kernel / d B = sigmoid(m))."""
+
+        def measure(most: int) -> tf.Tensor:
+            gate = self.network.kernels.spread(tf.sigmoid(values["mask_logits"]))
+            return tf.square(gate) * self.fisher(self.model(values, state), state, data, number)(most)
+
+        return measure
 
     # -- evaluation ------------------------------------------------------------------------------------------
 
@@ -321,18 +348,14 @@ class DecomposedWork(ClientWork):
             view[name] = of_task(task, state[f"past_{name}"], state[name])
         view["reference"] = state["past_reference"][task : task + 1]
         if self._adds_foreign:
-            view["foreign_sum"] = self._viewed_foreign_sum(task, state)
+            attention, foreign = (tf.convert_to_tensor(state[name]) for name in ("attention", "foreign"))
+            view["foreign_sum"] = of_task(task, state["past_foreign"], lambda: self._foreign_sum(attention, foreign))
         return view
 
-    def _viewed_foreign_sum(self, task: Any, state: Mapping[str, Any]) -> Any:
-        attention, foreign = (tf.convert_to_tensor(state[name]) for name in ("attention", "foreign"))
-        return of_task(task, state["past_foreign"], lambda: self._foreign_sum(attention, foreign))
-
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
-        """One task's own mask, adaptive, attention and local parameters on examples: see `evaluated`."""
-        data = {"context": context, "examples": examples}
+        """One task's own mask, adaptive, attention and local parameters on examples: see `Model.evaluate`."""
         kernel = self.evaluated_kernel(view)
-        return evaluated(self.network, kernel, view["local"], view["attention"], view["plan"], data)
+        return Model(self.network, kernel, view["local"], view["attention"], view["plan"]).evaluate(context, examples)
 
     def evaluated_kernel(self, view: Tensors) -> tf.Tensor:
         """The kernel with A pruned, before connectivity, float32 `[size]`.
@@ -341,8 +364,8 @@ class DecomposedWork(ClientWork):
         """
         layout, base, masks = self.network.kernels, view["base"], view["mask_logits"]
         adaptive = view["adaptive"][None]
-        solved = self._retention.past_adaptives(layout, base, masks[None], adaptive, view["reference"])
-        if self._retention.in_objective:  # the closed form is sparse as it is: pruning it would be drift
+        solved = solved_adaptives(self.options, layout, base, masks[None], adaptive, view["reference"])
+        if self._trains_past:  # the closed form is sparse as it is: pruning it would be drift
             solved = prune(solved, self.options.sparsity)
         # The first row is the past task's where there is one: no branch, whose untaken side would see no rows.
         current = prune(adaptive, self.options.sparsity)

@@ -1,73 +1,83 @@
-"""What a network makes of examples, in bounded memory: sums for classifiers, densities for each example."""
+"""A network with its parameters, and its evaluation in bounded memory: sums for classifiers, densities per example."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from typing import Any, Union
 
+import numpy as np
 import tensorflow as tf
 
-from tffcl.client_works.training import in_batches, num_examples
-from tffcl.models.network import Classifier, Network, Tensors
+from tffcl.models.network import Classifier, Network, Tensors, competing, masks_of
 
-BATCH = 256  # examples at a time: what is not trained needs no gradients, and large batches little more time
+BATCH = 256  # examples at a time: evaluation needs no gradients, and larger batches save little time
 
-Scorer = Callable[[tf.Tensor, Tensors], tf.Tensor]
+Value = Union[tf.Tensor, "tuple[tf.Tensor, ...]"]
 
 
-def evaluated(
-    network: Network,
-    kernels: tf.Tensor,
-    local: tf.Tensor,
-    attention: tf.Tensor,
-    plan: tf.Tensor,
-    data: Mapping[str, Tensors],
-) -> OrderedDict:
-    """What `ClientWork.evaluate` reports of a model.
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A network and the parameters of one client and task.
 
-    Args:
+    Attributes:
       network: whose parameters these are.
       kernels: float32 `[kernels.size]`, before connectivity.
-      local: float32 `[local.size]`.
+      local: float32 `[local.size]`, or its `local_pieces`.
       attention: float32 `attention_shape`.
       plan: int32 `[plan_size]`.
-      data: `context` and `examples`.
-
-    Returns:
-      For a classifier the sums `count`, `loss` (nats) and `correct`; for a density `losses`, float32 `[N]`:
-      -log p(x) of each example in nats, p the mean over the network's patterns of connectivity.
     """
-    if isinstance(network, Classifier):
-        return classified(
-            lambda batch: network.logits(kernels, local, attention, data["context"], batch, None),
-            data["examples"],
-        )
-    return OrderedDict(losses=_mixed(network, kernels, local, attention, plan, data))
 
+    network: Network
+    kernels: tf.Tensor
+    local: Value
+    attention: tf.Tensor
+    plan: tf.Tensor
 
-def mean_loss(
-    network: Network,
-    kernels: tf.Tensor,
-    local: tf.Tensor,
-    attention: tf.Tensor,
-    plan: tf.Tensor,
-    data: Mapping[str, Tensors],
-) -> tf.Tensor:
-    """Mean loss of examples in nats, NaN without any; arguments as for `evaluated`."""
-    found = evaluated(network, kernels, local, attention, plan, data)
-    if "losses" in found:
-        return tf.reduce_mean(found["losses"])
-    return found["loss"] / found["count"]
+    def losses(
+        self, context: Tensors, batch: Tensors, connectivity: tf.Tensor | None, key: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """`Network.losses` of a batch under M, float32 `[kernels.size]`; None masks nothing."""
+        kernels = connected(self.kernels, connectivity)
+        return self.network.losses(kernels, self.local, self.attention, context, batch, key)
 
+    def logits(self, context: Tensors, batch: Tensors) -> tf.Tensor:
+        """Class scores of a batch without dropout, float32 `[n, classes]`; the network is a `Classifier`."""
+        network: Any = self.network
+        return network.logits(self.kernels, self.local, self.attention, context, batch, None)
 
-def masked(network: Network, kernels: tf.Tensor, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor:
-    """The kernels times the connectivity of one pattern, where the network has any (ConFedMADE eq. 5)."""
-    return connected(kernels, network.connectivity(plan, pattern))
+    def evaluate(self, context: Tensors, examples: Tensors) -> OrderedDict:
+        """What `ClientWork.evaluate` reports.
+
+        Returns:
+          For a classifier the sums `count`, `loss` (nats) and `correct`; for a density `losses`, float32 `[N]`:
+          -log p(x) of each example in nats, p the mean over the network's patterns of connectivity,
+          -log (1/J) sum_j exp(-loss_j).
+        """
+        if isinstance(self.network, Classifier):
+            return classified(lambda batch: competing(self.logits(context, batch), context), examples)
+        masks = masks_of(self.network)
+
+        def under(pattern: tf.Tensor | int) -> tf.Tensor:
+            mask = masks.connectivity(self.plan, pattern)
+            return _each(lambda batch: self.losses(context, batch, mask), examples)
+
+        if masks.num_patterns == 1:
+            return OrderedDict(losses=under(0))
+        patterns = tf.range(masks.num_patterns)
+        losses = tf.map_fn(under, patterns, fn_output_signature=tf.TensorSpec([None]))
+        return OrderedDict(losses=math.log(masks.num_patterns) - tf.reduce_logsumexp(-losses, axis=0))
+
+    def mean_loss(self, context: Tensors, examples: Tensors) -> tf.Tensor:
+        """Mean loss of examples in nats, NaN without any."""
+        scores = self.evaluate(context, examples)
+        return tf.reduce_mean(scores["losses"]) if "losses" in scores else scores["loss"] / scores["count"]
 
 
 def connected(kernels: tf.Tensor, connectivity: tf.Tensor | None) -> tf.Tensor:
-    """The kernels under a mask, float32 `[kernels.size]`; None masks nothing."""
+    """The kernels under a mask (ConFedMADE eq. 5), float32 `[kernels.size]`; None masks nothing."""
     return kernels if connectivity is None else kernels * connectivity
 
 
@@ -89,30 +99,26 @@ def classified(logits_fn: Callable[[Tensors], tf.Tensor], examples: Tensors) -> 
     return OrderedDict(zip(("count", "loss", "correct"), in_batches(one_batch, examples, BATCH, outputs=3)))
 
 
-def _mixed(
-    network: Network,
-    kernels: tf.Tensor,
-    local: tf.Tensor,
-    attention: tf.Tensor,
-    plan: tf.Tensor,
-    data: Mapping[str, Tensors],
-) -> tf.Tensor:
-    """Losses of the uniform mixture over patterns: -log (1/J) sum_j exp(-loss_j), float32 `[N]`."""
-
-    def under(pattern: tf.Tensor | int) -> tf.Tensor:
-        weights = masked(network, kernels, plan, pattern)
-        return _in_batches(
-            lambda batch: network.losses(weights, local, attention, data["context"], batch, None),
-            data["examples"],
-        )
-
-    if network.num_patterns == 1:
-        return under(0)
-    losses = tf.map_fn(under, tf.range(network.num_patterns), fn_output_signature=tf.TensorSpec([None]))
-    return math.log(network.num_patterns) - tf.reduce_logsumexp(-losses, axis=0)
+def num_examples(examples: Tensors) -> tf.Tensor:
+    """N, int32, of a mapping of tensors `[N, ...]`."""
+    return tf.shape(next(iter(examples.values())))[0]
 
 
-def _in_batches(function: Callable[[Tensors], tf.Tensor], examples: Tensors) -> tf.Tensor:
+def in_batches(
+    function: Callable[[Tensors], Sequence[tf.Tensor]], examples: Tensors, batch_size: int, outputs: int
+) -> tuple[tf.Tensor, ...]:
+    """Sums a function's scalar float32 `outputs` over consecutive batches, in bounded memory."""
+    count = num_examples(examples)
+
+    def one_batch(start: tf.Tensor, *totals: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        batch = {name: values[start : start + batch_size] for name, values in examples.items()}
+        return (start + batch_size, *[t + v for t, v in zip(totals, function(batch))])
+
+    start = (tf.constant(0), *[tf.constant(0.0)] * outputs)
+    return tf.while_loop(lambda start, *_: start < count, one_batch, start)[1:]
+
+
+def _each(function: Callable[[Tensors], tf.Tensor], examples: Tensors) -> tf.Tensor:
     """A function's value for each example, float32 `[N]`, over consecutive batches."""
     count = num_examples(examples)
 
@@ -123,3 +129,27 @@ def _in_batches(function: Callable[[Tensors], tf.Tensor], examples: Tensors) -> 
     shapes = (tf.TensorShape([]), tf.TensorShape([None]))
     start = (tf.constant(0), tf.zeros([0]))
     return tf.while_loop(lambda start, _: start < count, one_batch, start, shape_invariants=shapes)[1]
+
+
+def of_task(task: Any, past: Any, current: Any) -> Any:
+    """Row number `task` of the past tasks', or the value of the current task, which is not among them.
+
+    Args:
+      task: number of the task, an int; int32 [] for tensors.
+      past: `[T, ...]`, a row of each past task.
+      current: `[...]`, or a function that computes it out of tensors.
+
+    Returns:
+      `[...]`; numpy for numpy.
+
+    >>> of_task(1, np.array([[1.0], [2.0]]), np.array([3.0]))
+    array([2.])
+    >>> of_task(2, np.array([[1.0], [2.0]]), np.array([3.0]))
+    array([3.])
+    """
+    if tf.is_tensor(past):
+        make = current if callable(current) else lambda: tf.identity(current)
+        return tf.cond(task < tf.shape(past)[0], lambda: past[task], make)
+    if task < len(past):
+        return past[task]
+    return np.asarray(current()) if callable(current) else current

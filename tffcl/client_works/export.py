@@ -110,29 +110,20 @@ class _Builder:
         pooled = [self._pooled(k, b, f"conv_{size}") for k, b, size in zip(kernels, biases, self._sizes)]
         return tf.keras.layers.Concatenate()(pooled) if len(pooled) > 1 else pooled[0]
 
-    def aligned(
-        self, attention: np.ndarray, foreign: np.ndarray, local: Mapping[str, np.ndarray]
-    ) -> tf.Tensor:
+    def aligned(self, attention: np.ndarray, foreign: np.ndarray, local: Mapping[str, np.ndarray]) -> tf.Tensor:
         """W_f over the features of all foreign adaptives (FedSeIT eq. 2 and 3)."""
         parts = [self._layout.split(tf.constant(row)) for row in foreign]
         aligned = []
         for index, ((name, _), size) in enumerate(zip(self._layout.parts, self._sizes)):
             # Entry by entry side by side, as W_f has them: one layer serves them all.
-            wide = np.concatenate(
-                [attention[k, index] * part[name].numpy() for k, part in enumerate(parts)], -1
-            )
+            wide = np.concatenate([attention[k, index] * part[name].numpy() for k, part in enumerate(parts)], -1)
             pooled = self._pooled(wide, None, f"foreign_{size}")
             projection = local[f"foreign_projection_{size}"][: wide.shape[-1]]
             aligned.append(self.dense(pooled, projection, None, None, f"align_{size}"))
         return tf.keras.layers.Concatenate()(aligned) if len(aligned) > 1 else aligned[0]
 
     def dense(
-        self,
-        inputs: tf.Tensor,
-        kernel: np.ndarray,
-        bias: np.ndarray | None,
-        activation: str | None,
-        name: str,
+        self, inputs: tf.Tensor, kernel: np.ndarray, bias: np.ndarray | None, activation: str | None, name: str
     ) -> tf.Tensor:
         """A Dense layer with these weights."""
         layer = tf.keras.layers.Dense(kernel.shape[1], activation, use_bias=bias is not None, name=name)

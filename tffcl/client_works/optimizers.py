@@ -1,10 +1,4 @@
-"""Optimizers inside a client's compiled loop.
-
-Adam is the one that the papers use. Written in TensorFlow operations, as in `tff.learning.optimizers.build_adam`,
-it costs as much as the forward and backward pass of a small text model, because every operation walks through all
-parameters; `FusedAdam` makes the same update with one kernel a variable. Any other
-`tff.learning.optimizers.Optimizer` runs as it is.
-"""
+"""Optimizers inside a client's compiled loop: Adam, as in the papers, or any `tff.learning.optimizers.Optimizer`."""
 
 from __future__ import annotations
 
@@ -20,11 +14,11 @@ from tffcl import errors
 
 
 class LocalOptimizer(abc.ABC):
-    """Updates variables in place; what it must remember between steps goes through the loop as `state`."""
+    """Updates variables in place; its state between steps goes through the loop."""
 
     @abc.abstractmethod
     def allocate(self, variables: Sequence[tf.Variable]) -> Any:
-        """Whatever variables the optimizer needs for these; called once, while a computation is traced."""
+        """The optimizer's own variables (slots) for these; called once, while a computation is traced."""
 
     @abc.abstractmethod
     def begin(self, slots: Any, variables: Sequence[tf.Variable]) -> Any:
@@ -39,11 +33,14 @@ class LocalOptimizer(abc.ABC):
         gradients: Sequence[tf.Tensor],
         learning_rate: tf.Tensor,
     ) -> Any:
-        """Applies one step with the given learning rate (float32 scalar) and returns the next state."""
+        """Applies one step at a learning rate, a float32 scalar, and returns the next state."""
 
 
 class FusedAdam(LocalOptimizer):
     """Adam (Kingma & Ba, 2015), the update of `tff.learning.optimizers.build_adam` in one kernel a variable.
+
+    Written in TensorFlow operations, as there, Adam costs as much as the forward and backward pass of a small text
+    model, because every operation walks through all parameters.
 
     Args:
       beta_1: decay of the first moment.
@@ -55,7 +52,7 @@ class FusedAdam(LocalOptimizer):
         self._beta_1, self._beta_2, self._epsilon = beta_1, beta_2, epsilon
 
     def allocate(self, variables: Sequence[tf.Variable]) -> Any:
-        return [(_like(v), _like(v)) for v in variables]
+        return [(empty_variable(v.shape), empty_variable(v.shape)) for v in variables]
 
     def begin(self, slots: Any, variables: Sequence[tf.Variable]) -> Any:
         for (first, second), variable in zip(slots, variables):
@@ -74,23 +71,15 @@ class FusedAdam(LocalOptimizer):
         power_1, power_2 = state[0] * self._beta_1, state[1] * self._beta_2
         for (first, second), variable, gradient in zip(slots, variables, gradients):
             tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=first.handle,
-                v=second.handle,
-                beta1_power=power_1,
-                beta2_power=power_2,
-                lr=learning_rate,
-                beta1=self._beta_1,
-                beta2=self._beta_2,
-                epsilon=self._epsilon,
-                grad=gradient,
-            )
+                var=variable.handle, m=first.handle, v=second.handle, beta1_power=power_1, beta2_power=power_2,
+                lr=learning_rate, beta1=self._beta_1, beta2=self._beta_2, epsilon=self._epsilon, grad=gradient,
+            )  # fmt: skip
         return power_1, power_2
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)  # not a tuple, which optimizers would take for a structure of variables
 class _Spec:
-    """What an optimizer allocates by: as `tf.TensorSpec`, with the shape that a variable has when it runs."""
+    """As `tf.TensorSpec`, with the shape that a variable has when the computation runs."""
 
     shape: tf.Tensor
     dtype: tf.DType
@@ -121,16 +110,13 @@ class TffOptimizer(LocalOptimizer):
         learning_rate: tf.Tensor,
     ) -> Any:
         state = self._optimizer.set_hparams(state, {"learning_rate": learning_rate})
-        weights = [v.read_value() for v in variables]
-        state, weights = self._optimizer.next(state, weights, list(gradients))
+        state, weights = self._optimizer.next(state, [v.read_value() for v in variables], list(gradients))
         for variable, value in zip(variables, weights):
             variable.assign(value)
         return state
 
 
-def as_local_optimizer(
-    optimizer: LocalOptimizer | tff.learning.optimizers.Optimizer | None,
-) -> LocalOptimizer:
+def as_local_optimizer(optimizer: LocalOptimizer | tff.learning.optimizers.Optimizer | None) -> LocalOptimizer:
     """`None` is Adam; a TFF optimizer is wrapped.
 
     Raises:
@@ -141,12 +127,16 @@ def as_local_optimizer(
     return optimizer if isinstance(optimizer, LocalOptimizer) else TffOptimizer(optimizer)
 
 
-def _like(variable: tf.Variable) -> tf.Variable:
-    return empty_variable(variable.shape)
+def empty_variable(shape: tf.TensorShape | Sequence[int | None]) -> tf.Variable:
+    """A float32 variable to be assigned before use; axes that are None hold nothing until then.
 
-
-def empty_variable(shape: tf.TensorShape | Sequence[int | None], trainable: bool = False) -> tf.Variable:
-    """A float32 variable to be assigned before use; axes that are None hold nothing until then."""
+    TFF optimizes its graphs as if a variable kept the shape of its first value: with a first value of 0 rows, as far as
+    the graph tells, `tf.zeros_like` of whatever is assigned later is folded to 0 rows. So the graph must not tell: the
+    0 comes from an operation that is never folded.
+    """
     shape = tf.TensorShape(shape)
-    first = tf.zeros([axis or 0 for axis in shape.as_list()])
-    return tf.Variable(first, shape=shape, trainable=trainable)
+    axes: list[Any] = shape.as_list()
+    if not shape.is_fully_defined():
+        no_rows = tf.random.uniform([], maxval=1, dtype=tf.int32, seed=1)
+        axes = [no_rows if axis is None else axis for axis in axes]
+    return tf.Variable(tf.zeros(axes), shape=shape, trainable=False)

@@ -1,10 +1,11 @@
-"""The plain client work: the server's kernels trained as they are, a head for each task.
+"""Client works of a network, and the plain one: the server's kernels trained as they are, a head for each task.
 
-FedAvg, FedProx, and with penalties EWC and FedCurv.
+FedAvg, and with penalties FedProx, EWC and FedCurv; with two phases FedRep.
 """
 
 from __future__ import annotations
 
+import abc
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,22 +16,83 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import randomness
-from tffcl.client_works.connectivity import Connectivity
-from tffcl.client_works.evaluation import connected, evaluated, mean_loss
-from tffcl.client_works.fisher import fisher_of_client
-from tffcl.client_works.optimizers import empty_variable
-from tffcl.client_works.outcome import all_finite, settle
-from tffcl.client_works.penalised import Penalised, Penalties
-from tffcl.client_works.task_views import of_task
-from tffcl.client_works.training import LocalTraining, ParameterGroup, Step, TrainingLoop, num_examples
-from tffcl.models.network import Network
-from tffcl.templates import ClientWork, admission
-
-Tensors = Mapping[str, tf.Tensor]
+from tffcl.client_works.evaluation import Model, num_examples, of_task
+from tffcl.client_works.local_training import LocalWork, Phase, Result, Round, StepLoss, Trained, Values, all_finite
+from tffcl.client_works.options import LocalTraining
+from tffcl.client_works.penalties import Measure, Penalties, PenaltySet, diagonal_fisher
+from tffcl.client_works.randomness import Step
+from tffcl.models.network import Classifier, Network, Tensors, masks_of
+from tffcl.templates import admission
 
 
-class PlainWork(ClientWork):
-    """FedAvg's client (McMahan et al., 2017), with FedProx's proximal term (Li et al., 2020) if `proximal` > 0.
+class NetworkWork(LocalWork):
+    """A local work that trains a `Network`, under its masks where it has any."""
+
+    network: Network
+
+    def _set_up(
+        self, network: Network, training: LocalTraining, seed: int, penalties: PenaltySet, phases: Sequence[Phase]
+    ) -> None:
+        self.network, self.training, self._seed, self.penalties = network, training, seed, penalties
+        self.phases, self.masks = tuple(phases) or (Phase(),), masks_of(network)
+        self.context_type, self.example_type = network.context_type, network.example_type
+        self.prepared_type = network.prepared_type
+        self.num_foreign, self.max_classes = network.num_foreign, network.max_classes
+        self.plan_size = self.masks.plan_size
+
+    @abc.abstractmethod
+    def model(self, values: Values, state: Tensors) -> Model:
+        """The network with the variables' values."""
+
+    def initialize_plan(self) -> tf.Tensor:
+        return self.masks.initial_plan(randomness.fold(randomness.root_key(self._seed), randomness.PLAN))
+
+    def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
+        plan = self.masks.client_plan(plan, randomness.fold(key, randomness.PLAN))
+        return {**self.initial_state(key), "plan": plan}
+
+    def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
+        return self.network.prepare(foreign, context, examples)
+
+    def connectivity(self, plan: tf.Tensor, round_num: tf.Tensor) -> Callable[[Step], tf.Tensor | None]:
+        """M for each step of a round, float32 `[kernels.size]`; None where the network has no mask.
+
+        The pattern of a step is drawn from the plan's key, the round, the epoch and the step alone, so that clients
+        with the same plan train the same submodel at the same time. A mask that never changes is made once.
+        """
+        count = self.masks.num_patterns
+        if count == 1:
+            fixed = self.masks.connectivity(plan, 0)
+            return lambda step: fixed
+
+        def of_step(step: Step) -> tf.Tensor | None:
+            key = plan[:2]
+            for number in (randomness.ROUNDS + round_num, step.epoch, step.number):
+                key = randomness.fold(key, number)
+            return self.masks.connectivity(plan, tf.random.stateless_uniform([], key, 0, count, tf.int32))
+
+        return of_step
+
+    def logits(self, values: Values, batch: Tensors, here: Round) -> tf.Tensor:
+        if not isinstance(self.network, Classifier):
+            return super().logits(values, batch, here)
+        return self.model(values, here.state).logits(here.data["context"], batch)
+
+    def held_out_loss(self, values: Values, here: Round) -> tf.Tensor:
+        return self.model(values, here.state).mean_loss(here.data["context"], here.data["validation"])
+
+    def fisher(
+        self, model: Model, state: Tensors, data: Mapping[str, Any], round_num: tf.Tensor | None = None
+    ) -> Measure:
+        """F of the kernels on a client's training examples, drawn by task, and by round if there is one."""
+        key = randomness.fold(randomness.fold(state["key"], state["task"]), randomness.EXAMPLES)
+        if round_num is not None:
+            key = randomness.fold(key, round_num)
+        return lambda most: diagonal_fisher(model, data, key, most)
+
+
+class PlainWork(NetworkWork):
+    """FedAvg's client (McMahan et al., 2017), with any penalties added to its objective.
 
     All of a network's kernels are the server's; a past task is evaluated with the server's newest kernels and the
     local parameters that it was trained with.
@@ -38,12 +100,14 @@ class PlainWork(ClientWork):
     Args:
       network: a network without places for foreign adaptives.
       training: epochs, batches, learning rate.
-      proximal: mu, in front of ||B - B_server||^2 / 2.
       seed: of the server's first kernels.
-      penalty: what else is added to the objective: `EWC`, `FedCurv`, any `Penalty`, or several.
+      penalty: `Proximal`, `EWC`, `FedCurv`, any `Penalty`, or several.
+      phases: parts of a round, over the variables "base" and "local"; none for one in which both train.
+      keep_local: a client's local parameters, its head among them, go on from task to task, and serve all of its tasks;
+        else every task has its own. For clients that train on their past tasks, too.
 
     Raises:
-      InputError: the network has places for foreign adaptives, mu is negative, or the penalty is no `Penalty`.
+      InputError: the network has places for foreign adaptives, or the penalty is no `Penalty`.
     """
 
     @errors.checked_arguments
@@ -51,28 +115,21 @@ class PlainWork(ClientWork):
         self,
         network: Network,
         training: LocalTraining,
-        proximal: float = 0.0,
         seed: int = 0,
         penalty: Penalties = None,
+        phases: Sequence[Phase] = (),
+        keep_local: bool = False,
     ):
         if network.num_foreign:
-            raise errors.InputError(
-                f"network: expected no places for foreign adaptives, found {network.num_foreign}"
-            )
-        if proximal < 0:
-            raise errors.InputError(f"proximal: expected a number that is not negative, found {proximal}")
-        self.network, self.training, self._proximal, self._seed = network, training, proximal, seed
-        self._penalties = Penalised(penalty, network.kernels.size)
-        self._set_types()
-
-    def _set_types(self) -> None:
-        network, penalties = self.network, self._penalties
-        local = network.local.size
+            raise errors.InputError(f"network: expected no places for foreign adaptives, found {network.num_foreign}")
+        penalties, local = PenaltySet(penalty, network.kernels.size), network.local.size
+        self._set_up(network, training, seed, penalties, phases)
+        self.keep_local = keep_local
         self.state_type = OrderedDict(
             key=tff.TensorType(np.int32, [2]),
             task=tff.TensorType(np.int32),
             schedule=tff.TensorType(np.float32, [4]),
-            plan=tff.TensorType(np.int32, [network.plan_size]),
+            plan=tff.TensorType(np.int32, [self.plan_size]),
             local=tff.TensorType(np.float32, [local]),
             past_local=tff.TensorType(np.float32, [None, local]),
             **penalties.state_type,
@@ -80,128 +137,69 @@ class PlainWork(ClientWork):
         self.train_reads = ("key", "task", "schedule", "plan", "local", *penalties.state_type)
         self.train_writes = ("schedule", "local", *penalties.changes_in_round)
         self.evaluate_type = OrderedDict(plan=self.state_type["plan"], local=self.state_type["local"])
-        self.context_type, self.example_type = network.context_type, network.example_type
-        self.prepared_type = network.prepared_type
         self.shared_type = tff.TensorType(np.float32, [network.kernels.size + penalties.shared_size])
-        self.knowledge_size, self.num_foreign, self.max_classes = 0, 0, network.max_classes
-        self.plan_size = network.plan_size
+        self.knowledge_size = 0
         if penalties.shared_size:
             self.largest_value = admission.LARGEST**3  # squares of gradients, times kernels
 
+    def model(self, values: Values, state: Tensors) -> Model:
+        attention = tf.zeros(self.network.attention_shape)
+        return Model(self.network, values["base"], values["local"], attention, state["plan"])
+
     def initialize_shared(self) -> tf.Tensor:
         key = randomness.fold(randomness.root_key(self._seed), randomness.BASE)
-        return self._penalties.extended(self.network.initial_kernels(key))
-
-    def initialize_plan(self) -> tf.Tensor:
-        return self.network.initial_plan(randomness.fold(randomness.root_key(self._seed), randomness.PLAN))
-
-    def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
-        size = self.network.local.size
-        return {
-            "key": key,
-            "task": tf.constant(-1),
-            "schedule": self.training.fresh_schedule(),
-            "plan": self.network.client_plan(plan, randomness.fold(key, randomness.PLAN)),
-            "local": tf.zeros([size]),
-            "past_local": tf.zeros([0, size]),
-            **self._penalties.initialize(),
-        }
+        return self.penalties.extended(self.network.initial_kernels(key))
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
-        task = state["task"] + 1
-        key = randomness.fold(randomness.fold(state["key"], task), randomness.LOCAL)
+        begun = self.next_task(state)
+        key = randomness.fold(randomness.fold(state["key"], begun["task"]), randomness.LOCAL)
         local = self.network.initial_local(key)
-        return dict(state, task=task, schedule=self.training.fresh_schedule(), local=local)
+        if self.keep_local:
+            local = tf.where(begun["task"] == 0, local, state["local"])
+        return dict(state, **begun, local=local)
 
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
         past = tf.concat([state["past_local"], state["local"][None]], 0)
-        kernels = self._penalties.kernels(shared)
-        fisher = fisher_of_client(self.network, kernels, state["local"], state, data)
-        changed = self._penalties.end_task(state, kernels, fisher)
+        kernels = self.penalties.kernels(shared)
+        model = self.model({"base": kernels, "local": state["local"]}, state)
+        changed = self.penalties.end_task(state, kernels, self.fisher(model, state, data))
         return dict(state, past_local=past, **changed), OrderedDict(knowledge=tf.zeros([0]))
 
-    def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
-        return self.network.prepare(foreign, context, examples)
+    def trained(self) -> Mapping[str, Trained]:
+        return {"base": Trained((self.network.kernels.size,)), "local": Trained((self.network.local.size,))}
 
-    def train(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
+    def begin_round(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor) -> Round:
+        first = {"base": self.penalties.kernels(shared), "local": state["local"]}
+        connectivity = self.connectivity(state["plan"], number)
+        return Round(state, shared, data, number, first, num_examples(data["train"]), connectivity)
 
-    def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
-        """Allocates the variables of local training and returns the compiled round, `train` without its types."""
-        base, local = empty_variable([self.network.kernels.size]), empty_variable([self.network.local.size])
-        loop = TrainingLoop(self.training, [ParameterGroup([base, local])])
+    def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
+        batch, model = self.network.batch(here.data["train"], rows), self.model(values, here.state)
+        loss = tf.reduce_mean(model.losses(here.data["context"], batch, here.extra(step), step.key))
+        return loss, loss, batch
 
-        @tf.function(autograph=False, reduce_retracing=True)
-        def run(
-            state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-        ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-            incoming = self._penalties.kernels(shared)
-            penalty = self._penalties.term(state, shared)
-            base.assign(incoming)
-            local.assign(state["local"])
-            key = randomness.round_key(state["key"], state["task"], round_num)
-            connectivity = Connectivity(self.network, state["plan"], round_num)
-
-            def loss_fn(rows: tf.Tensor, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-                kernels, batch = base.read_value(), self.network.batch(data["train"], rows)
-                weights = connected(kernels, connectivity(step))
-                parts = (local.read_value(), self._attention(), data["context"])
-                loss = tf.reduce_mean(self.network.losses(weights, *parts, batch, step.key))
-                drift = tf.reduce_sum(tf.square(kernels - incoming)) if self._proximal else 0.0
-                objective = loss + 0.5 * self._proximal * drift
-                return (objective + penalty(kernels) if penalty else objective), loss
-
-            def validation_fn() -> tf.Tensor:
-                held_out = {"context": data["context"], "examples": data["validation"]}
-                parts = (base.read_value(), local.read_value(), self._attention(), state["plan"])
-                return mean_loss(self.network, *parts, held_out)
-
-            count = num_examples(data["train"])
-            schedule, metrics = loop.run(loss_fn, validation_fn, count, state["schedule"], key)
-            trained = {"local": local.read_value(), "schedule": schedule}
-            return self._outcome(base.read_value(), trained, state, incoming, data, round_num, metrics)
-
-        return run
-
-    def _attention(self) -> tf.Tensor:
-        return tf.zeros(self.network.attention_shape)
-
-    def _outcome(
-        self,
-        base: tf.Tensor,
-        trained: Tensors,
-        state: Tensors,
-        incoming: tf.Tensor,
-        data: Mapping[str, Any],
-        round_num: tf.Tensor,
-        metrics: OrderedDict,
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        fisher = fisher_of_client(self.network, base, trained["local"], state, data, round_num)
-        changed, extra = self._penalties.end_round(state, base, fisher)
-        finite = all_finite([base, trained["local"], *changed.values(), extra])
-        # What penalties upload are changes already: they are set against zeros.
-        upload, before = self._penalties.extended(base, extra), self._penalties.extended(incoming)
-        sent = self._penalties.repeated(self._support(state, base))
-        return settle({**trained, **changed}, state, upload, sent, before, data["train"], finite, metrics)
-
-    def _support(self, state: Tensors, base: tf.Tensor) -> tf.Tensor:
-        """Which kernels the client sends, bool `[size]`: not those that no pattern of its masks uses."""
-        support = self.network.support(state["plan"])
-        return tf.ones_like(base, tf.bool) if support is None else support > 0.5
+    def end_round(self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict) -> Result:
+        fisher = self.fisher(self.model(changed, here.state), here.state, here.data, here.number)
+        base, local = changed.pop("base"), changed["local"]
+        entries, extra = self.penalties.end_round(here.state, base, fisher)
+        finite = all_finite([base, local, *entries.values(), extra])
+        # The uploads of penalties are differences already: the values before are zeros.
+        upload, before = self.penalties.extended(base, extra), self.penalties.extended(here.first["base"])
+        support = self.masks.support(here.state["plan"])  # entries that no pattern of the masks uses are not sent
+        sent = self.penalties.repeated(tf.ones_like(base, tf.bool) if support is None else support > 0.5)
+        return self.accept_round({**changed, **entries}, here, upload, sent, before, finite, metrics)
 
     def faults(self, update: Tensors, limits: Tensors) -> Sequence[admission.Fault]:
         """Kernels are held to the usual bound also beside the sums of penalties, which may be larger."""
-        if not self._penalties.shared_size:
+        if not self.penalties.shared_size:
             return ()
-        return [admission.value_fault("delta of kernels", self._penalties.kernels(update["delta"]))]
+        return [admission.value_fault("delta of kernels", self.penalties.kernels(update["delta"]))]
 
     def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
-        return OrderedDict(plan=state["plan"], local=of_task(task, state["past_local"], state["local"]))
+        local = state["local"] if self.keep_local else of_task(task, state["past_local"], state["local"])
+        return OrderedDict(plan=state["plan"], local=local)
 
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
-        """The server's newest kernels with one task's own local parameters on examples: see `evaluated`."""
-        data = {"context": context, "examples": examples}
-        kernels = self._penalties.kernels(shared)
-        return evaluated(self.network, kernels, view["local"], self._attention(), view["plan"], data)
+        """The server's newest kernels with one task's own local parameters on examples: see `Model.evaluate`."""
+        values = {"base": self.penalties.kernels(shared), "local": view["local"]}
+        return self.model(values, view).evaluate(context, examples)

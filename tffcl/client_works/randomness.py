@@ -1,4 +1,4 @@
-"""Every random thing hangs from one seed by fold-in: (seed, client, task, round, step).
+"""Keys: everything random follows from one seed by fold-in of (seed, client, task, round, step).
 
 Keys are int32 `[2]` tensors for TensorFlow's stateless operations, so a draw depends on its key alone: not on the
 order of execution, the number of clients, or how they are spread over workers.
@@ -6,13 +6,27 @@ order of execution, the number of clients, or how they are spread over workers.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
-from tffcl.client_works.training import Step
-
-# What a task's key is folded with, so that no two uses draw the same numbers; rounds count upwards from the last.
+# A key is folded with one of these, so that no two uses draw the same numbers; rounds count upwards from `ROUNDS`.
 BASE, LOCAL, ATTENTION, PLAN, EXAMPLES, ROUNDS = 1, 2, 3, 4, 6, 1000
 SAMPLES, PRIORITIES, PRIVACY, SERVER = 7, 8, 9, 10
+
+
+class Step(NamedTuple):
+    """A step of training.
+
+    Attributes:
+      key: int32 `[2]`, of this step of this client.
+      epoch: int32, number of the epoch in the round, from 0.
+      number: int32, number of the step in the epoch, from 0.
+    """
+
+    key: tf.Tensor
+    epoch: tf.Tensor
+    number: tf.Tensor
 
 
 def root_key(seed: int) -> tf.Tensor:
@@ -28,10 +42,3 @@ def fold(key: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
 def round_key(key: tf.Tensor, task: tf.Tensor, round_num: tf.Tensor) -> tf.Tensor:
     """The key of one round of a client's task, from the client's key, the task's number and the server's round."""
     return fold(fold(key, task), ROUNDS + round_num)
-
-
-def pattern(key: tf.Tensor, round_num: tf.Tensor, step: Step, num_patterns: int) -> tf.Tensor:
-    """Number of the pattern of connectivity for a step, int32: the same at every client with the same plan's key."""
-    for number in (ROUNDS + round_num, step.epoch, step.number):
-        key = fold(key, number)
-    return tf.random.stateless_uniform([], key, 0, num_patterns, tf.int32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,36 +17,31 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import randomness, rehearsal_memory
-from tffcl.client_works.evaluation import classified
-from tffcl.client_works.optimizers import empty_variable
-from tffcl.client_works.outcome import all_finite, settle
-from tffcl.client_works.sharing import Sharing, task_rows
-from tffcl.client_works.training import (
-    LocalTraining,
-    ParameterGroup,
-    Step,
-    TrainingLoop,
-    num_examples,
-)
+from tffcl.client_works import randomness
+from tffcl.client_works.evaluation import classified, num_examples
+from tffcl.client_works.local_training import LocalWork, Result, Round, StepLoss, Trained, Values, all_finite
+from tffcl.client_works.options import LocalTraining
+from tffcl.client_works.penalties import Measure, Penalties, PenaltySet, mean_of_squares
+from tffcl.client_works.randomness import Step
+from tffcl.client_works.sharing import Sharing, no_rows, remember, row_faults, rows_type, task_rows
+from tffcl.models.embedding_classifier import MLP
 from tffcl.models.encoders import FrozenEncoder, draw, mean_of
-from tffcl.models.mlp import MLP
-from tffcl.templates import ClientWork
+from tffcl.models.network import CLASSES, Tensors, competing, label_mask_type, occurring
 from tffcl.templates.admission import Fault
-
-Tensors = Mapping[str, tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class RehearsalModel:
-    """What is trained, and on what.
+    """A frozen encoder, and the classifier that is trained on its embeddings.
 
     Attributes:
-      encoder: gives what the classifier is fed with, and never changes.
+      encoder: gives the inputs of the classifier, and never changes.
       classifier: of embeddings; its weights are all that clients and server train.
       initial: its first weights, float32 `[classifier.weights.size]`, those of pre-training for example; None to
         draw them.
-      memory_encoder: what the client's memories are made with, if not with `encoder`: an ablation ("noise").
+      memory_encoder: encodes the client's memories in the place of `encoder`: an ablation ("noise").
+      label_mask: contexts say which labels may occur in a task, and only these compete, in training with those that
+        are remembered (see `tffcl.models.network.competing`): for tasks that differ in their labels.
 
     Raises:
       InputError: parts of different sizes.
@@ -56,44 +51,42 @@ class RehearsalModel:
     classifier: MLP
     initial: np.ndarray | None = None
     memory_encoder: FrozenEncoder | None = None
+    label_mask: bool = False
 
     def __post_init__(self) -> None:
         size = self.encoder.encoder.embedding_size
         if self.classifier.inputs != size:
-            raise errors.InputError(
-                f"classifier: takes {self.classifier.inputs} inputs, the encoder gives embeddings of {size}"
-            )
+            takes = f"takes {self.classifier.inputs} inputs"
+            raise errors.InputError(f"classifier: {takes}, the encoder gives embeddings of {size}")
         if self.initial is not None:
-            wanted, found = self.classifier.weights.size, np.asarray(self.initial)
-            if found.dtype != np.float32 or found.shape != (wanted,) or not np.isfinite(found).all():
-                raise errors.InputError(
-                    f"initial: expected float32[{wanted}], all finite, found {found.dtype}{list(found.shape)}"
-                )
+            size, initial = self.classifier.weights.size, np.asarray(self.initial)
+            if initial.dtype != np.float32 or initial.shape != (size,) or not np.isfinite(initial).all():
+                shape = f"{initial.dtype}{list(initial.shape)}"
+                raise errors.InputError(f"initial: expected float32[{size}], all finite, found {shape}")
         if self.memory_encoder is not None:
             own, other = self.encoder.encoder, self.memory_encoder.encoder
             if (own.stats_size, own.variational) != (other.stats_size, other.variational):
-                raise errors.InputError(
-                    f"memory_encoder: gives {other.stats_size} numbers an example, the encoder {own.stats_size}"
-                )
+                gives = f"gives {other.stats_size} numbers an example"
+                raise errors.InputError(f"memory_encoder: {gives}, the encoder {own.stats_size}")
 
 
-class RehearsalWork(ClientWork):
+class RehearsalWork(LocalWork):
     """Trains a classifier on embeddings of the task mixed with samples of remembered ones (FIL-VER, section 3.2).
 
-    The encoder sees every example once, in `prepare`: what trains, evaluates and is remembered are statistics. All
-    labels are one head's: tasks are domains of the same labels.
+    The encoder sees every example once, in `prepare`: training, evaluation and memory use its statistics. All labels
+    belong to one head: tasks are domains of the same labels, or with a label mask differ in their labels.
 
     Args:
       model: encoder and classifier.
       training: epochs, batches, learning rate. An epoch goes over the task's examples and all memories.
-      sharing: what is sent for rehearsal at the server.
+      sharing: of embeddings, for rehearsal at the server.
       client_memory: rows that a client remembers of its past tasks, fairly shared; 0 for none.
       task_memory: rows of one task that it remembers at most, even while there is room for more; None for no limit.
-      proximal: mu of FedProx, in front of ||w - w_server||^2 / 2.
+      penalty: `Proximal` or any `Penalty` on the classifier's weights, or several.
       seed: of the classifier's first weights, where they are drawn.
 
     Raises:
-      InputError: a negative memory or mu, or a sharing of another encoder.
+      InputError: a negative memory, a sharing of another encoder, or a penalty that needs the server to keep something.
     """
 
     @errors.checked_arguments
@@ -105,24 +98,19 @@ class RehearsalWork(ClientWork):
         *,
         client_memory: int = 0,
         task_memory: int | None = None,
-        proximal: float = 0.0,
+        penalty: Penalties = None,
         seed: int = 0,
     ):
-        for name, value in (
-            ("client_memory", client_memory),
-            ("task_memory", task_memory),
-            ("proximal", proximal),
-        ):
+        for name, value in (("client_memory", client_memory), ("task_memory", task_memory)):
             if value is not None and value < 0:
                 raise errors.InputError(f"{name}: expected a number that is not negative, found {value}")
         if sharing.encoder != model.encoder.encoder:
-            raise errors.InputError(
-                f"sharing: is of {sharing.encoder}, the model's is {model.encoder.encoder}"
-            )
+            raise errors.InputError(f"sharing: is of {sharing.encoder}, the model's is {model.encoder.encoder}")
         self.model, self.training, self.sharing = model, training, sharing
         self._capacity, self._task_capacity = client_memory, task_memory
-        self._proximal, self._seed = proximal, seed
+        self._seed = seed
         self._encoder, self._classifier = model.encoder.encoder, model.classifier
+        self.penalties = PenaltySet(penalty, model.classifier.weights.size).without_server("RehearsalWork")
         self._set_types()
 
     def _set_types(self) -> None:
@@ -133,14 +121,16 @@ class RehearsalWork(ClientWork):
             run_task=tff.TensorType(np.int32),
             schedule=tff.TensorType(np.float32, [4]),
             offered=tff.TensorType(np.int32),
-            **_to_state(rehearsal_memory.rows_type(width)),
+            **_to_state(rows_type(width)),
         )
         if self._needs_secret:
             self.state_type["secret"] = tff.TensorType(np.int32, [2])
+        self.state_type.update(self.penalties.state_type)
         self.train_reads = tuple(self.state_type)
-        self.train_writes = ("schedule", "offered")
+        self.train_writes = ("schedule", "offered", *self.penalties.changes_in_round)
         self.evaluate_type = OrderedDict(task=self.state_type["task"])
-        self.context_type = self._encoder.context_type
+        mask = label_mask_type(self._classifier.classes) if self.model.label_mask else {}
+        self.context_type = OrderedDict(self._encoder.context_type, **mask)
         label = tff.TensorType(np.int32, [None])
         self.example_type = OrderedDict(self._encoder.example_type, label=label)
         stats = tff.TensorType(np.float32, [None, width])
@@ -156,19 +146,10 @@ class RehearsalWork(ClientWork):
         return self._classifier.initial(randomness.fold(randomness.root_key(self._seed), randomness.BASE))
 
     def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
-        return {
-            "key": key,
-            "task": tf.constant(-1),
-            "run_task": tf.constant(-1),
-            "schedule": self.training.fresh_schedule(),
-            "offered": tf.constant(0),
-            **_to_state(rehearsal_memory.no_rows(self._encoder.stats_size)),
-            **({"secret": tf.zeros([2], tf.int32)} if self._needs_secret else {}),
-        }
+        return {**self.initial_state(key), "run_task": tf.constant(-1)}
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
-        fresh = {"task": state["task"] + 1, "schedule": self.training.fresh_schedule()}
-        return dict(state, **fresh, offered=tf.constant(0))
+        return dict(state, **self.next_task(state), offered=tf.constant(0))
 
     def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         prepared = {"stats": self.model.encoder.encode(context, examples), "label": examples["label"]}
@@ -177,90 +158,76 @@ class RehearsalWork(ClientWork):
         return prepared
 
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
-        """The client keeps statistics of the task that has ended: a random sample, as far as its memory goes."""
-        train = data["train"]
-        rows = task_rows(
-            train.get("remembered", train["stats"]), train["label"], state["run_task"], self._task_key(state)
-        )
+        """The client remembers a random sample of the statistics of the task that has ended."""
+        train, vectors = data["train"], data["train"].get("remembered", data["train"]["stats"])
+        rows = task_rows(vectors, train["label"], state["run_task"], self._task_key(state))
         if self._task_capacity is not None:
-            nothing = rehearsal_memory.no_rows(self._encoder.stats_size)
-            rows = rehearsal_memory.remember(nothing, rows, self._task_capacity)
-        kept = rehearsal_memory.remember(_of_state(state), rows, self._capacity)
-        return dict(state, **_to_state(kept)), OrderedDict(knowledge=tf.zeros([0]))
+            rows = remember(no_rows(self._encoder.stats_size), rows, self._task_capacity)
+        kept = remember(_of_state(state), rows, self._capacity)
+        changed = self.penalties.end_task(state, shared, self._importance(shared, state, data))
+        return dict(state, **_to_state(kept), **changed), OrderedDict(knowledge=tf.zeros([0]))
 
-    def train(
-        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
+    # -- one round -------------------------------------------------------------------------------------------
 
-    def trainer(self) -> Callable[..., tuple[Tensors, Tensors, tf.Tensor, Tensors]]:
-        """Allocates the variables of local training and returns the compiled round, `train` without its types."""
-        weights = empty_variable([self._classifier.weights.size])
-        loop = TrainingLoop(self.training, [ParameterGroup([weights])])
-        size, variational = self._encoder.embedding_size, self._encoder.variational
+    penalised = "weights"
 
-        @tf.function(autograph=False, reduce_retracing=True)
-        def run(
-            state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
-        ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-            weights.assign(shared)
-            key = randomness.round_key(state["key"], state["task"], round_num)
-            # New examples and memories are one set, randomly mixed.
-            memory = _of_state(state)
-            stats = tf.concat([data["train"]["stats"], memory["vectors"]], 0)
-            labels = tf.concat([data["train"]["label"], memory["label"]], 0)
+    def trained(self) -> Mapping[str, Trained]:
+        return {"weights": Trained((self._classifier.weights.size,))}
 
-            def loss_fn(rows: tf.Tensor, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-                current = weights.read_value()
-                z = draw(tf.gather(stats, rows), step.key, size, variational)
-                logits = self._classifier.logits(current, z)
-                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.gather(labels, rows), logits)
-                loss = tf.reduce_mean(losses)
-                drift = tf.reduce_sum(tf.square(current - shared)) if self._proximal else 0.0
-                return loss + 0.5 * self._proximal * drift, loss
+    def begin_round(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], number: tf.Tensor) -> Round:
+        """New examples and memories are one set, randomly mixed."""
+        memory = _of_state(state)
+        stats = tf.concat([data["train"]["stats"], memory["vectors"]], 0)
+        labels = tf.concat([data["train"]["label"], memory["label"]], 0)
+        count = tf.where(num_examples(data["train"]) > 0, tf.size(labels), 0)
+        mask = {}
+        if self.model.label_mask:
+            mask = {CLASSES: data["context"][CLASSES] | occurring(memory["label"], self._classifier.classes)}
+        return Round(state, shared, data, number, {"weights": shared}, count, ({"stats": stats, "label": labels}, mask))
 
-            def validation_fn() -> tf.Tensor:
-                sums = self._sums(weights.read_value(), data["validation"])
-                return sums["loss"] / sums["count"]
+    def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
+        examples, mask = here.extra
+        batch = {name: tf.gather(entries, rows) for name, entries in examples.items()}
+        z = draw(batch["stats"], step.key, self._encoder.embedding_size, self._encoder.variational)
+        logits = competing(self._classifier.logits(values["weights"], z), mask)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits))
+        return loss, loss, batch
 
-            here = num_examples(data["train"])
-            count = tf.where(here > 0, tf.size(labels), 0)
-            schedule, metrics = loop.run(loss_fn, validation_fn, count, state["schedule"], key)
-            metrics["examples"] = here
-            return self._outcome(weights.read_value(), schedule, state, shared, data["train"], metrics)
+    def logits(self, values: Values, batch: Tensors, here: Round) -> tf.Tensor:
+        return self._mean_logits(values["weights"], batch)
 
-        return run
+    def held_out_loss(self, values: Values, here: Round) -> tf.Tensor:
+        sums = self._sums(values["weights"], here.data["context"], here.data["validation"])
+        return sums["loss"] / sums["count"]
 
-    def _outcome(
-        self,
-        weights: tf.Tensor,
-        schedule: tf.Tensor,
-        state: Tensors,
-        shared: tf.Tensor,
-        train: Tensors,
-        metrics: OrderedDict,
-    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
-        finite = all_finite([weights])
-        whole = tf.ones_like(weights, tf.bool)
+    def _importance(self, weights: tf.Tensor, state: Tensors, data: Mapping[str, Tensors]) -> Measure:
+        """Fisher information of the classifier's weights on a task's embeddings."""
+
+        def losses(weights: tf.Tensor, batch: Tensors) -> tf.Tensor:
+            logits = competing(self._mean_logits(weights, batch), data["context"])
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+
+        key = randomness.fold(self._task_key(state), randomness.EXAMPLES)
+        return lambda most: mean_of_squares(losses, weights, data["train"], key, most)
+
+    def end_round(self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict) -> Result:
+        state, train, weights = here.state, here.data["train"], changed.pop("weights")
+        entries, _ = self.penalties.end_round(state, weights, self._importance(weights, state, here.data))
+        finite = all_finite([weights, *entries.values()])
+        metrics["examples"] = num_examples(train)
         metrics["remembered"] = tf.size(_of_state(state)["label"])
-        kept, update, weight, reported = settle(
-            {"schedule": schedule}, state, weights, whole, shared, train, finite, metrics
+        kept, update, weight, reported = self.accept_round(
+            {**changed, **entries}, here, weights, tf.ones_like(weights, tf.bool), here.shared, finite, metrics
         )
         if self.sharing.kind == "none":
             return dict(kept, offered=state["offered"]), update, weight, reported
         key, noise_key = self._task_key(state), self._noise_key(state)
-        rows = self.sharing.sent(
-            train["stats"], train["label"], state["run_task"], state["offered"], key, noise_key
-        )
-        count = tf.where(weight > 0.0, tf.size(rows["label"]), 0)  # who is left out sends nothing at all
+        rows = self.sharing.sent(train["stats"], train["label"], state["run_task"], state["offered"], key, noise_key)
+        count = tf.where(weight > 0.0, tf.size(rows["label"]), 0)  # a client that is left out sends nothing at all
         rows = OrderedDict((name, values[:count]) for name, values in rows.items())
         reported["extra_bytes"] = count * self.sharing.row_bytes
-        return (
-            dict(kept, offered=state["offered"] + count),
-            OrderedDict(weights=update, rehearsal=rows),
-            weight,
-            reported,
-        )
+        kept, sent = dict(kept, offered=state["offered"] + count), OrderedDict(weights=update, rehearsal=rows)
+        return kept, sent, weight, reported
 
     def limits(self, state: Tensors, data: Mapping[str, Any]) -> Tensors:
         most = tf.minimum(self.sharing.send_per_round, num_examples(data["train"]))
@@ -269,9 +236,7 @@ class RehearsalWork(ClientWork):
     def faults(self, update: Tensors, limits: Tensors) -> Sequence[Fault]:
         if self.sharing.kind == "none":
             return ()
-        return rehearsal_memory.faults(
-            update["rehearsal"], limits["rows"], limits["task"], self._classifier.classes
-        )
+        return row_faults(update["rehearsal"], limits["rows"], limits["task"], self._classifier.classes)
 
     def _task_key(self, state: Tensors) -> tf.Tensor:
         return randomness.fold(state["key"], state["task"])
@@ -281,7 +246,7 @@ class RehearsalWork(ClientWork):
         return self.sharing.privacy is not None and self.sharing.privacy.seed is None
 
     def _noise_key(self, state: Tensors) -> tf.Tensor | None:
-        """What the noise of a task hangs from; without a secret nothing leaves the client."""
+        """The key of a task's noise; without a secret nothing leaves the client."""
         if self.sharing.privacy is None:
             return None
         if self.sharing.privacy.seed is not None:
@@ -299,16 +264,17 @@ class RehearsalWork(ClientWork):
 
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """The server's classifier on mu, the centre of each example's posterior: sums `count`, `loss`, `correct`."""
-        return self._sums(shared, examples)
+        return self._sums(shared, context, examples)
 
-    def _sums(self, weights: tf.Tensor, examples: Tensors) -> OrderedDict:
-        def logits(batch: Tensors) -> tf.Tensor:
-            return self._classifier.logits(weights, mean_of(self._encoder, batch["stats"]))
+    def _sums(self, weights: tf.Tensor, context: Tensors, examples: Tensors) -> OrderedDict:
+        examples = {name: examples[name] for name in ("stats", "label")}
+        return classified(lambda batch: competing(self._mean_logits(weights, batch), context), examples)
 
-        return classified(logits, {name: examples[name] for name in ("stats", "label")})
+    def _mean_logits(self, weights: tf.Tensor, batch: Tensors) -> tf.Tensor:
+        return self._classifier.logits(weights, mean_of(self._encoder, batch["stats"]))
 
 
-_MEMORY = "memory_"  # what the names of a memory's tensors begin with among the entries of a client's state
+_MEMORY = "memory_"  # prefix of a memory's tensors among the entries of a client's state
 
 
 def _to_state(rows: Mapping[str, Any]) -> OrderedDict:
@@ -316,6 +282,4 @@ def _to_state(rows: Mapping[str, Any]) -> OrderedDict:
 
 
 def _of_state(state: Tensors) -> OrderedDict:
-    return OrderedDict(
-        (name[len(_MEMORY) :], value) for name, value in state.items() if name.startswith(_MEMORY)
-    )
+    return OrderedDict((name[len(_MEMORY) :], value) for name, value in state.items() if name.startswith(_MEMORY))

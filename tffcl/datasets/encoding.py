@@ -10,14 +10,13 @@ from typing import Callable, Optional
 
 import numpy as np
 
-from tffcl.datasets.text_dataset import TextDataset
-from tffcl.datasets.tokens import share_dropped
+from tffcl.datasets.text import TextDataset, share_dropped
 from tffcl.datasets.word_vectors import WordVectors
 from tffcl.errors import InputError, WordVectorError
 
 _log = logging.getLogger(__name__)
 
-_LITTLE = 0.01  # share of the characters that may be dropped without a line
+_SHARE_TO_REPORT = 0.01  # of the characters that the tokeniser drops
 PADDING, UNKNOWN = 0, 1  # ids; both have the zero vector
 PADDING_WORD, UNKNOWN_WORD = "<padding>", "<unknown>"  # no tokeniser makes these: brackets are not kept
 
@@ -25,7 +24,7 @@ PADDING_WORD, UNKNOWN_WORD = "<padding>", "<unknown>"  # no tokeniser makes thes
 # Arrays have no single truth value, so a generated `==` would raise.
 @dataclasses.dataclass(frozen=True, eq=False)
 class RaggedTokens:
-    """Token ids of N documents of any length, one document after the other, as a ragged tensor has them.
+    """Token ids of N documents of any length, concatenated, as a ragged tensor has them.
 
     >>> tokens = RaggedTokens.from_rows([[5, 2], [], [3]])
     >>> tokens.values.tolist(), tokens.row_splits.tolist(), tokens.take([2, 0]).padded().tolist()
@@ -53,7 +52,7 @@ class RaggedTokens:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[int]]) -> RaggedTokens:
-        """Of one sequence of ids for each document."""
+        """Of a sequence of ids for each document."""
         arrays = [np.asarray(row, np.int32) for row in rows]
         return cls(np.concatenate([np.zeros(0, np.int32), *arrays]), np.cumsum([0, *map(len, arrays)]))
 
@@ -116,16 +115,15 @@ def encode(
 ) -> EncodedTextDataset:
     """Tokenises and numbers the documents.
 
-    A word without a vector (out of vocabulary) keeps its place in the document. With `oov="zero"` it is id 1,
+    A word without a vector (out of vocabulary) keeps its position in the document. With `oov="zero"` it is id 1,
     the zero vector. With `oov="random"` each such word has a vector of its own: uniform, with the variance of
     the known vectors, drawn from a generator seeded by the word's bytes alone, so that every client draws the
     same.
 
-    A line is logged where more than a hundredth of the characters was dropped by the tokeniser, and where documents
-    were cut.
+    A tokeniser that drops more than a hundredth of the characters is logged, and so are documents that are cut.
 
-    The test documents take part only in saying which rows of the frozen vector table are kept; nothing is
-    fitted to them. Empty documents are legal: they are all padding.
+    The test documents only decide which rows of the frozen vector table are kept; nothing is fitted to them. Empty
+    documents are legal: they are all padding.
 
     Args:
       dataset: the documents.
@@ -136,29 +134,29 @@ def encode(
       oov_variance: variance of the random vectors; None takes that of `vectors`. Clients that load different
         words should agree on a number.
 
-    Returns:
-      The encoded data set.
-
     Raises:
       InputError: an unknown `oov`, or `max_words` below 1.
-      WordVectorError: not one word of the documents has a vector, or the vectors do not fit the words.
+      WordVectorError: not one word of the documents has a vector.
     """
-    _check(vectors, oov, max_words)
+    if oov not in ("zero", "random"):
+        raise InputError(f"oov must be 'zero' or 'random', found {oov!r}")
+    if max_words is not None and max_words < 1:
+        raise InputError(f"max_words must be at least 1 or None, found {max_words}")
     texts = (*dataset.train_texts, *dataset.test_texts)
-    if tokeniser is None:
-        _say_dropped(dataset, share_dropped(texts, dataset.unicode))
+    dropped = 0.0 if tokeniser else share_dropped(texts, dataset.unicode)
+    if dropped > _SHARE_TO_REPORT:
+        advice = "; tokenise it with unicode=True (--tokeniser unicode), which keeps all letters"
+        _log.warning(
+            "%s: the tokeniser drops %.0f %% of the characters, punctuation not counted%s",
+            dataset.name, 100 * dropped, "" if dataset.unicode else advice,
+        )  # fmt: skip
     documents = [list((tokeniser or dataset.tokenise)(text)) for text in texts]
-    if max_words is not None:
-        longer = sum(len(document) > max_words for document in documents)
-        if longer:
-            _log.warning(
-                "%s: %d of %d documents have more than %d words and are cut",
-                dataset.name,
-                longer,
-                len(texts),
-                max_words,
-            )
-        documents = [document[:max_words] for document in documents]
+    longer = sum(len(document) > max_words for document in documents) if max_words else 0
+    if longer:
+        _log.warning(
+            "%s: %d of %d documents have more than %d words and are cut", dataset.name, longer, len(texts), max_words
+        )
+    documents = [document[:max_words] for document in documents]
     used = {token for document in documents for token in document}
     words, embedding = _table(used, vectors, oov, oov_variance)
     ids = {word: number for number, word in enumerate(words)}
@@ -184,39 +182,10 @@ def random_vector(word: str, dimension: int, variance: float) -> np.ndarray:
     return ((2.0 * unit - 1.0) * np.sqrt(3.0 * variance)).astype(np.float32)
 
 
-def _say_dropped(dataset: TextDataset, share: float) -> None:
-    if share > _LITTLE:
-        advice = (
-            ""
-            if dataset.unicode
-            else "; tokenise it with unicode=True (--tokeniser unicode), which keeps all letters"
-        )
-        _log.warning(
-            "%s: the tokeniser drops %.0f %% of the characters, punctuation not counted%s",
-            dataset.name, 100 * share, advice,
-        )  # fmt: skip
-
-
-def _check(vectors: WordVectors, oov: str, max_words: Optional[int]) -> None:
-    if oov not in ("zero", "random"):
-        raise InputError(f"oov must be 'zero' or 'random', found {oov!r}")
-    if max_words is not None and max_words < 1:
-        raise InputError(f"max_words must be at least 1 or None, found {max_words}")
-    if np.ndim(vectors.vectors) != 2 or len(vectors.vectors) != len(vectors.words):
-        raise WordVectorError(
-            f"{vectors.source}: {len(vectors.words)} words, vectors {np.shape(vectors.vectors)}"
-        )
-    if not np.isfinite(vectors.vectors).all():
-        row = int(np.flatnonzero(~np.isfinite(vectors.vectors).all(axis=1))[0])
-        raise WordVectorError(
-            f"{vectors.source}: the vector of {vectors.words[row]!r} holds a value that is not finite"
-        )
-
-
 def _table(
     used: set[str], vectors: WordVectors, oov: str, variance: Optional[float]
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Names and float32 [V, D] rows: padding, unknown, then the words in use that get a row, sorted."""
+    """Words and their float32 [V, D] rows: padding, unknown, then the words in use that get a row, sorted."""
     rows = {word: row for row, word in enumerate(vectors.words)}
     dimension = vectors.vectors.shape[1]
     if used and not used & rows.keys():

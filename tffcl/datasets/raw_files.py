@@ -6,19 +6,16 @@ import codecs
 import contextlib
 import gzip
 import io
-import os
 import zlib
 from collections.abc import Iterator
-from typing import IO, Union, cast
+from typing import IO, cast
 
 from tffcl import storage
 from tffcl.errors import DatasetError, InputError
-
-PathLike = Union[str, "os.PathLike[str]"]
+from tffcl.storage import PathLike as PathLike
 
 _GZIP_START = b"\x1f\x8b"
-_PROBE_BYTES = 1 << 16
-_UTF8_MARK = codecs.BOM_UTF8
+_BUFFER_BYTES = 1 << 16
 # A mark of UTF-32 begins with that of UTF-16.
 _WIDE_MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -42,13 +39,16 @@ def read_text(path: PathLike, encoding: str = "utf-8", max_bytes: int = storage.
     return decode(read_bytes(path, max_bytes), encoding, path)
 
 
-@contextlib.contextmanager
-def open_unzipped(
-    path: PathLike, what: str, error: type[InputError] = DatasetError
-) -> Iterator[io.BufferedReader]:
-    """The bytes of a file, or what it holds if it is gzipped, as its content tells; whatever its size.
+def read_lines(path: PathLike, encoding: str = "utf-8", max_bytes: int = storage.MAX_BYTES) -> list[str]:
+    """The lines of a text file; see `read_text` and `split_lines`."""
+    return split_lines(read_text(path, encoding, max_bytes))
 
-    Whoever reads says how much; a small gzip file may hold any number of bytes.
+
+@contextlib.contextmanager
+def open_unzipped(path: PathLike, what: str, error: type[InputError] = DatasetError) -> Iterator[io.BufferedReader]:
+    """The bytes of a file, unzipped if its content is gzip; whatever its size.
+
+    The reader bounds what it takes: a small gzip file may hold any number of bytes.
 
     Raises:
       error: no regular file, or one that cannot be read to its end; also while it is read.
@@ -58,18 +58,14 @@ def open_unzipped(
         try:
             zipped = cast(io.BufferedReader, raw).peek(2).startswith(_GZIP_START)
             content = gzip.GzipFile(fileobj=raw) if zipped else raw
-            yield io.BufferedReader(cast(io.RawIOBase, content), _PROBE_BYTES)
+            yield io.BufferedReader(cast(io.RawIOBase, content), _BUFFER_BYTES)
         except (OSError, EOFError, zlib.error) as problem:
-            place = "not a whole gzip file" if zipped else "cannot be read to its end"
-            raise error(f"{path}: {place} ({problem}); fetch it again") from problem
+            fault = "not a whole gzip file" if zipped else "cannot be read to its end"
+            raise error(f"{path}: {fault} ({problem}); fetch it again") from problem
 
 
 def read_at_most(file: IO[bytes], path: PathLike, num_bytes: int) -> bytes:
-    """All that is left of a file, never holding more than `num_bytes`.
-
-    Raises:
-      DatasetError: there is more.
-    """
+    """The rest of a file, never holding more than `num_bytes`; DatasetError if there is more."""
     content = file.read(num_bytes + 1)
     if len(content) > num_bytes:
         raise DatasetError(f"{path}: holds more than {num_bytes} bytes; is it the right file?")
@@ -88,7 +84,7 @@ def mark_length(start: bytes, path: PathLike, error: type[InputError] = DatasetE
         wide = "UTF-16"
     if wide:
         raise error(f"{path}: is {wide} text; convert it to UTF-8: iconv -f {wide} -t UTF-8 FILE > NEW_FILE")
-    return len(_UTF8_MARK) * start.startswith(_UTF8_MARK)
+    return len(codecs.BOM_UTF8) * start.startswith(codecs.BOM_UTF8)
 
 
 def decode(content: bytes, encoding: str, path: PathLike, errors: str = "strict") -> str:
@@ -103,9 +99,7 @@ def decode(content: bytes, encoding: str, path: PathLike, errors: str = "strict"
             content = content[mark_length(content[:16], path) :]
         return content.decode(encoding, errors).lstrip("\ufeff")
     except LookupError:
-        raise InputError(
-            f"encoding: {encoding!r} is none that Python knows; expected utf-8, for example"
-        ) from None
+        raise InputError(f"encoding: {encoding!r} is none that Python knows; expected utf-8, for example") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = content[error.start]
@@ -116,10 +110,9 @@ def decode(content: bytes, encoding: str, path: PathLike, errors: str = "strict"
 
 
 def split_lines(text: str) -> list[str]:
-    """Lines that end in LF or CR LF, and in nothing else.
+    """Lines that end in LF or CR LF, and in nothing else; the last one may lack its end.
 
     `str.splitlines` also cuts at U+0085, U+2028 and others, which stand inside sentences of SUBJ.
-    The last line may lack its end.
     """
     lines = text.split("\n")
     if lines[-1] == "":

@@ -1,6 +1,5 @@
 """Finalizers: what the server does with the aggregate of a round."""
 
-from tffcl.finalizers.server_side_training import ServerSideTraining, build_server_side_training
-from tffcl.finalizers.server_update import build_server_update
+import lazy_loader
 
-__all__ = ["ServerSideTraining", "build_server_side_training", "build_server_update"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

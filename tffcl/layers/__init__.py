@@ -4,22 +4,8 @@ Importing this package registers the layers with Keras: `tf.keras.models.load_mo
 needs no more than that, and fails without it.
 """
 
-from tffcl.layers.alignment import ForeignAlignment
-from tffcl.layers.autoregressive import AutoregressiveMask
-from tffcl.layers.decomposed import DecomposedConv1D, DecomposedConv2D, DecomposedDense
-from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.layers.masked import DecomposedMaskedDense, MaskedDense
-from tffcl.layers.variational import GaussianHead
+import lazy_loader
 
-__all__ = [
-    "AutoregressiveMask",
-    "DecomposedConv1D",
-    "DecomposedConv2D",
-    "DecomposedDense",
-    "DecomposedMaskedDense",
-    "ForeignAlignment",
-    "GaussianHead",
-    "KernelLayout",
-    "MaskedDense",
-    "VectorLayout",
-]
+from tffcl.layers import keras_layers, variational  # noqa: F401  # registers their layers
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,8 +2,7 @@
 
 Every input d has a place order[d] in 1..D and every hidden unit k a number m(k). A unit may see inputs up to its
 number, an output only units and inputs before its own place. All masks of a network are made from one order and
-one set of numbers together: a mask of another order lets an output see its own input, and what it then gives is
-no density.
+one set of numbers together: a mask of another order lets an output see its own input, and the result is no density.
 
 Sources: ConFedMADE (Paul et al., 2023) and MADE (Germain et al., ICML 2015).
 """
@@ -70,7 +69,7 @@ class AutoregressiveMask:
           int32 `[units]` for each layer. With D = 1 all are 0: those units see nothing, and the output sees them.
         """
         least: tf.Tensor | int = min(1, self.input_size - 1)
-        drawn = []
+        drawn: list[tf.Tensor] = []
         for layer, width in enumerate(self.hidden):
             folded = tf.random.experimental.stateless_fold_in(key, layer)
             drawn.append(tf.random.stateless_uniform([width], folded, least, self.input_size, tf.int32))
@@ -81,7 +80,7 @@ class AutoregressiveMask:
         """The masks of all kernels under one order and one draw of numbers.
 
         Args:
-          key: int32 `[2]`, what the numbers of the hidden units are drawn from.
+          key: int32 `[2]`, of the numbers of the hidden units.
           order: int32 `[D]`, the place of each input, a permutation of 1..D.
 
         Returns:
@@ -102,39 +101,25 @@ class AutoregressiveMask:
             raise errors.InputError(f"numbers: expected {len(self.hidden)} layers, found {len(numbers)}")
         order = as_order(order, self.input_size)
         layers = [order, *(tf.convert_to_tensor(n, tf.int32) for n in numbers)]
-        made = {f"hidden_{i}": at_least(*pair) for i, pair in enumerate(zip(layers, layers[1:]))}
+        # M^W: a unit's number is at least that of what it sees. M^V: an output's place comes after it.
+        masks = {f"hidden_{i}": to >= below[:, None] for i, (below, to) in enumerate(zip(layers, layers[1:]))}
         if numbers:
-            made["output"] = above(layers[-1], order)
+            masks["output"] = order > layers[-1][:, None]
         if self.direct:
-            made["direct"] = above(order, order)
-        return made
-
-
-def at_least(below: tf.Tensor, units: tf.Tensor) -> tf.Tensor:
-    """M^W of eq. 4, float32 `[below, units]`: 1 where the unit's number is at least that of what it sees."""
-    return tf.cast(units[None, :] >= below[:, None], tf.float32)
-
-
-def above(below: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """M^V of eq. 4, float32 `[below, outputs]`: 1 where the output's place is after the number of what it sees."""
-    return tf.cast(outputs[None, :] > below[:, None], tf.float32)
-
-
-def natural_order(input_size: int) -> tf.Tensor:
-    """1, 2, ..., D: int32 `[D]`."""
-    return tf.range(1, input_size + 1)
+            masks["direct"] = order > order[:, None]
+        return {name: tf.cast(mask, tf.float32) for name, mask in masks.items()}
 
 
 def random_order(key: tf.Tensor, input_size: int) -> tf.Tensor:
     """A permutation of 1..D that depends on `key` (int32 `[2]`) alone: int32 `[D]`."""
-    return tf.random.experimental.stateless_shuffle(natural_order(input_size), key)
+    return tf.random.experimental.stateless_shuffle(tf.range(1, input_size + 1), key)
 
 
 def as_order(order: Any, input_size: int) -> tf.Tensor:
     """An order as int32 `[D]`.
 
     Args:
-      order: integers; a tensor whose value is not known yet is taken on trust.
+      order: integers; a tensor whose value is known only at run time is not checked.
       input_size: D.
 
     Raises:

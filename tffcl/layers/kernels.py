@@ -2,9 +2,7 @@
 
 A network's shared kernels cross the border of a federated computation as one flat float32 vector; a
 `KernelLayout` says which slice is which kernel. A mask has one logit for each output unit (the last axis of a
-kernel), so a layout also knows how to spread a mask over the entries that it gates.
-
-Sources: FedSeIT (Chaudhary et al., 2022) and FedWeIT (Yoon et al., 2021).
+kernel).
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class VectorLayout:
 
     @property
     def size(self) -> int:
-        """Entries in all."""
+        """Entries of all parts together."""
         return sum(self.sizes)
 
     def slice_of(self, name: str) -> slice:
@@ -129,16 +127,8 @@ class KernelLayout(VectorLayout):
         """The kernels of each row of `[k, size]` by themselves: `[k, size of the kernel]` each, as copies."""
         return tf.split(rows, list(self.sizes), axis=1)
 
-    def weigh(self, per_kernel: tf.Tensor, flat: tf.Tensor) -> tf.Tensor:
-        """Multiplies each kernel of `[..., size]` by its own scalar of `[..., kernels]`."""
-        pieces = tf.split(flat, list(self.sizes), axis=-1)
-        scalars = tf.split(per_kernel, len(self.parts), axis=-1)
-        return tf.concat([scalar * piece for scalar, piece in zip(scalars, pieces)], axis=-1)
 
-
-def decomposed_kernel(
-    layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Tensor, adaptive: tf.Tensor
-) -> tf.Tensor:
+def decomposed_kernel(layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Tensor, adaptive: tf.Tensor) -> tf.Tensor:
     """The kernel theta = B * sigmoid(m) + A (FedSeIT eq. 1).
 
     Args:
@@ -153,9 +143,7 @@ def decomposed_kernel(
     return base * layout.spread(tf.sigmoid(mask_logits)) + adaptive
 
 
-def foreign_sum(
-    layout: KernelLayout, attention: tf.Tensor, foreign: tf.Tensor | Sequence[tf.Tensor]
-) -> tf.Tensor:
+def foreign_sum(layout: KernelLayout, attention: tf.Tensor, foreign: tf.Tensor | Sequence[tf.Tensor]) -> tf.Tensor:
     """sum_k alpha_k A_k, what FedWeIT adds into a kernel (FedSeIT eq. 4).
 
     Args:

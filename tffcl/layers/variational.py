@@ -1,7 +1,7 @@
 """The Gaussian posterior of a variational embedding (FIL-VER eq. 4, 5): N(mu, diag(sigma)^2), given as log sigma.
 
 exp of a raw log sigma overflows above 88 and is 0 below -104; here log sigma is held in [`LOWEST`, `HIGHEST`], so
-that sigma is never 0 nor infinite. What is NaN stays NaN, for whoever looks at the result to see.
+that sigma is never 0 nor infinite. NaN stays NaN.
 
 Source: Park, Kumatani, Dimitriadis: Tackling Dynamics in Federated Incremental Learning with Variational Embedding
 Rehearsal, 2021 (FIL-VER).
@@ -24,14 +24,13 @@ LOWEST, HIGHEST = -10.0, 5.0  # sigma from 4.5e-5 to 148, beside a prior of 1
 def safe_log_scale(log_scale: tf.Tensor) -> tuple[tf.Tensor, Callable]:
     """The log of sigma, held in [`LOWEST`, `HIGHEST`].
 
-    The gradient of a value beyond the range is let through where descent along it leads back: an ordinary clip would
-    leave such a unit where it is for good.
+    The gradient of a value beyond the range passes where descent along it leads back; an ordinary clip would leave
+    such a unit there for good.
     """
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
         outwards = tf.logical_or(
-            tf.logical_and(log_scale > HIGHEST, upstream < 0.0),
-            tf.logical_and(log_scale < LOWEST, upstream > 0.0),
+            tf.logical_and(log_scale > HIGHEST, upstream < 0.0), tf.logical_and(log_scale < LOWEST, upstream > 0.0)
         )
         return tf.where(outwards, tf.zeros_like(upstream), upstream)
 
@@ -44,25 +43,12 @@ def safe_scale(log_scale: tf.Tensor) -> tf.Tensor:
 
 
 def posterior(mean: tf.Tensor, log_scale: tf.Tensor) -> tfp.distributions.MultivariateNormalDiag:
-    """q(z | x) = N(mu, diag(sigma)^2).
-
-    Args:
-      mean: mu, float32 `[..., d]`.
-      log_scale: log sigma, float32 `[..., d]`, in the safe range or not.
-    """
+    """q(z | x) = N(mu, diag(sigma)^2) of mu and log sigma, float32 `[..., d]` each."""
     return tfp.distributions.MultivariateNormalDiag(loc=mean, scale_diag=safe_scale(log_scale))
 
 
 def divergence(mean: tf.Tensor, log_scale: tf.Tensor) -> tf.Tensor:
-    """KL(N(mu, diag(sigma)^2) || N(0, I)) in nats, summed over the dimensions (eq. 5, 9).
-
-    Args:
-      mean: mu, float32 `[..., d]`.
-      log_scale: log sigma, float32 `[..., d]`.
-
-    Returns:
-      float32 `[...]`.
-    """
+    """KL(N(mu, diag(sigma)^2) || N(0, I)) in nats (eq. 5, 9), float32 `[...]`, of mu and log sigma, `[..., d]`."""
     # One dimension at a time: TFP's formula for vectors takes d from a sum that is near d, and loses digits.
     own = tfp.distributions.Normal(mean, safe_scale(log_scale))
     prior = tfp.distributions.Normal(0.0, 1.0)
@@ -70,15 +56,9 @@ def divergence(mean: tf.Tensor, log_scale: tf.Tensor) -> tf.Tensor:
 
 
 def sample_posterior(mean: tf.Tensor, log_scale: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """A sample z = mu + sigma * epsilon (eq. 4), through which gradients reach mu and log sigma.
+    """A sample z = mu + sigma * epsilon (eq. 4), float32 `[..., d]`, through which gradients reach mu and log sigma.
 
-    Args:
-      mean: mu, float32 `[..., d]`.
-      log_scale: log sigma, float32 `[..., d]`.
-      key: int32 `[2]`, on which alone epsilon, a draw from N(0, I), depends.
-
-    Returns:
-      float32 `[..., d]`.
+    epsilon, a draw from N(0, I), depends on `key`, int32 `[2]`, alone.
     """
     return mean + safe_scale(log_scale) * tf.random.stateless_normal(tf.shape(mean), key)
 

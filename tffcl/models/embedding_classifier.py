@@ -1,7 +1,8 @@
-"""An encoder trained with a classifier on top of it (FIL-VER eq. 7 and 9), before the encoder is frozen."""
+"""The classifier of embeddings, and an encoder trained with it before the encoder is frozen (FIL-VER eq. 7 and 9)."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import OrderedDict
 
@@ -12,11 +13,53 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.layers.kernels import KernelLayout, VectorLayout
 from tffcl.layers.variational import divergence
-from tffcl.models.encoder_base import Encoder, draw, mean_of
-from tffcl.models.mlp import MLP
-from tffcl.models.network import Classifier, Tensors
+from tffcl.models.encoders import Encoder, draw, mean_of
+from tffcl.models.network import Classifier, Tensors, competing, glorot_uniform
 
-_ENCODER, _CLASSIFIER = "encoder", "classifier"
+
+@dataclasses.dataclass(frozen=True)
+class MLP:
+    """The classifier of embeddings, f_CLS(z; w): hidden layers with ReLU, then one linear layer of logits.
+
+    Attributes:
+      inputs: dimensions of an embedding.
+      classes: labels lie in [0, classes).
+      hidden: units of each hidden layer.
+    """
+
+    inputs: int
+    classes: int
+    hidden: tuple[int, ...] = (1000, 1000)
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "classes"):
+            if getattr(self, name) < 1:
+                raise errors.InputError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if any(width < 1 for width in self.hidden):
+            raise errors.InputError(f"hidden: expected layers of at least 1 unit, found {self.hidden}")
+
+    @property
+    def weights(self) -> KernelLayout:
+        """`linear_0`, `linear_1`, ... from below to the logits, then `bias_0`, `bias_1`, ..."""
+        widths = (self.inputs, *self.hidden, self.classes)
+        kernels = [(f"linear_{layer}", shape) for layer, shape in enumerate(zip(widths, widths[1:]))]
+        biases = [(f"bias_{layer}", (width,)) for layer, width in enumerate(widths[1:])]
+        return KernelLayout((*kernels, *biases))
+
+    def initial(self, key: tf.Tensor) -> tf.Tensor:
+        """Glorot-uniform kernels and zero biases, float32 `[weights.size]`; `key` is int32 `[2]`."""
+        return glorot_uniform(self.weights, key)
+
+    def logits(self, flat: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
+        """Class scores, float32 `[N, classes]`, of embeddings `z`, float32 `[N, inputs]`.
+
+        `flat` are the weights, float32 `[weights.size]`, or a tuple of vectors of whole parts that make it end to end.
+        """
+        parts = self.weights.split(flat)
+        for layer in range(len(self.hidden) + 1):
+            z = z if layer == 0 else tf.nn.relu(z)
+            z = tf.nn.bias_add(tf.matmul(z, parts[f"linear_{layer}"]), parts[f"bias_{layer}"])
+        return z
 
 
 class EmbeddingClassifier(Classifier):
@@ -28,8 +71,8 @@ class EmbeddingClassifier(Classifier):
     Args:
       encoder: theta.
       mlp: w, on embeddings of the encoder's size.
-      beta: weight of the divergence, nats a nat. More makes the embeddings less telling, to a thief and to the
-        classifier.
+      beta: weight of the divergence, in nats per nat. More makes embeddings less informative, to an attacker and to
+        the classifier.
 
     Raises:
       InputError: the parts do not fit, or beta is negative or not finite.
@@ -43,7 +86,7 @@ class EmbeddingClassifier(Classifier):
         if not (math.isfinite(beta) and beta >= 0):
             raise errors.InputError(f"beta: expected a finite number that is not negative, found {beta}")
         self.encoder, self.mlp, self.beta = encoder, mlp, beta
-        named = ((_ENCODER, encoder.weights), (_CLASSIFIER, mlp.weights))
+        named = (("encoder", encoder.weights), ("classifier", mlp.weights))
         self.kernels = KernelLayout(
             tuple((f"{owner}/{name}", shape) for owner, layout in named for name, shape in layout.parts)
         )
@@ -56,14 +99,6 @@ class EmbeddingClassifier(Classifier):
     def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
         fold = tf.random.experimental.stateless_fold_in
         return tf.concat([self.encoder.initial(fold(key, 0)), self.mlp.initial(fold(key, 1))], 0)
-
-    def initial_local(self, key: tf.Tensor) -> tf.Tensor:
-        del key
-        return tf.zeros([0])
-
-    def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
-        del key
-        return tf.zeros(self.attention_shape)
 
     def split(self, kernels: tf.Tensor | np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
         """The encoder's weights, float32 `[encoder.weights.size]`, and the classifier's, `[mlp.weights.size]`."""
@@ -92,7 +127,7 @@ class EmbeddingClassifier(Classifier):
     ) -> tf.Tensor:
         """Eq. 9 with a key, cross-entropy at mu without one; for a deterministic encoder eq. 7: nats, `[N]`."""
         logits, stats = self._forward(kernels, context, examples, dropout_key)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], logits)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], competing(logits, context))
         if dropout_key is None or not self.encoder.variational or not self.beta:
             return losses
         size = self.encoder.embedding_size
@@ -102,19 +137,13 @@ class EmbeddingClassifier(Classifier):
         self, kernels: tf.Tensor, context: Tensors, examples: Tensors, key: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Logits `[N, classes]` and statistics `[N, stats_size]`."""
-        encoder, classifier = self._pieces(kernels)
+        # Each part as a vector, in one cut with one gradient.
+        flat = VectorLayout(tuple((name, (size,)) for (name, _), size in zip(self.kernels.parts, self.kernels.sizes)))
+        parts, count = tuple(flat.split(kernels).values()), len(self.encoder.weights.parts)
+        encoder, classifier = parts[:count], parts[count:]
         stats = self.encoder.encode(encoder, context, examples)
         if key is None:
             embeddings = mean_of(self.encoder, stats)
         else:
             embeddings = draw(stats, key, self.encoder.embedding_size, self.encoder.variational)
         return self.mlp.logits(classifier, embeddings), stats
-
-    def _pieces(self, kernels: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
-        """Each part of the encoder's and of the classifier's weights as a vector, in one cut with one gradient."""
-        flat = VectorLayout(
-            tuple((name, (size,)) for (name, _), size in zip(self.kernels.parts, self.kernels.sizes))
-        )
-        pieces = tuple(flat.split(kernels).values())
-        count = len(self.encoder.weights.parts)
-        return pieces[:count], pieces[count:]

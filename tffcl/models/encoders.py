@@ -1,35 +1,172 @@
-"""The encoders of embedding rehearsal (FIL-VER, section 5, and beyond images): images, vectors, texts, raw pixels."""
+"""Encoders of embedding rehearsal (FIL-VER, 2.3, 3.1, section 5): from images, vectors or texts to embeddings.
+
+A variational encoder (VEE) gives mu and log sigma for each example, a deterministic one (EBR) the embedding. Both
+are pure functions of one flat float32 vector of weights, so that they can be trained with a classifier
+(`EmbeddingClassifier`) and then frozen (`FrozenEncoder`).
+"""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import functools
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.layers import windows
+from tffcl.layers import text
 from tffcl.layers.kernels import VectorLayout
-from tffcl.models.encoder_base import INITIAL_LOG_SCALE, Encoder, LayeredEncoder, draw, mean_of
-from tffcl.models.encoder_frozen import FrozenEncoder
-from tffcl.models.network import Tensors, document_types
+from tffcl.layers.variational import HIGHEST, LOWEST, safe_log_scale, sample_posterior
+from tffcl.models.network import Tensors, document_types, glorot_uniform
 
-__all__ = [
-    "Encoder",
-    "FrozenEncoder",
-    "IdentityEncoder",
-    "ImageEncoder",
-    "TextEncoder",
-    "VectorEncoder",
-    "draw",
-    "mean_of",
-]
-
+# The first sigma is 0.018. It grows as it is trained, yet embeddings that start with less noise tell more of later
+# tasks (and of their examples, against which the divergence, with beta, stands).
+INITIAL_LOG_SCALE = -4.0
 KERNEL_SIZE = 5  # of the convolutions (section 5)
+BATCH = 256  # images at a time: two convolutions of 28 x 28 take 40 MiB for so many, and no more
 _ROOMY = 16  # the smallest side of an image that goes without padding
+
+
+class Encoder(abc.ABC):
+    """From an example to its embedding, or to mu and log sigma.
+
+    Attributes:
+      name: of its architecture; all of its settings stand in its `repr`.
+      weights: layout of the weights.
+      context_type / example_type: types of the data without labels, see `tffcl.templates.ClientWork`.
+      embedding_size: d.
+      variational: it gives mu and log sigma.
+    """
+
+    name: str
+    embedding_size: int
+    variational: bool
+
+    @property
+    def stats_size(self) -> int:
+        """Numbers for an example: 2 d for mu and log sigma, d for an embedding."""
+        return self.embedding_size * (2 if self.variational else 1)
+
+    @property
+    @abc.abstractmethod
+    def weights(self) -> VectorLayout:
+        """The layout of the weights."""
+
+    @property
+    def context_type(self) -> OrderedDict:
+        """Types of the data that all examples share; none by default."""
+        return OrderedDict()
+
+    @property
+    @abc.abstractmethod
+    def example_type(self) -> OrderedDict:
+        """Types of the tensors `[N, ...]` of examples."""
+
+    @abc.abstractmethod
+    def initial(self, key: tf.Tensor) -> tf.Tensor:
+        """The first weights, float32 `[weights.size]`; `key` is int32 `[2]`."""
+
+    @abc.abstractmethod
+    def encode(self, weights: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
+        """The statistics mu and log sigma side by side, or the embedding alone: float32 `[N, stats_size]`.
+
+        Args:
+          weights: float32 `[weights.size]`, or a tuple of vectors of whole parts that make it end to end.
+          context: of `context_type`.
+          examples: of `example_type`; more tensors, a label among them, do not matter.
+        """
+
+
+def mean_of(encoder: Encoder, stats: tf.Tensor) -> tf.Tensor:
+    """The embedding without noise, mu or the embedding itself: float32 `[N, d]`, from the statistics of `encode`."""
+    return stats[:, : encoder.embedding_size]
+
+
+def draw(stats: tf.Tensor, key: tf.Tensor, embedding_size: int, variational: bool) -> tf.Tensor:
+    """An embedding for each example, float32 `[N, d]`: a sample of its posterior (eq. 4), or the embedding itself.
+
+    Args:
+      stats: float32 `[N, stats_size]`, as from `Encoder.encode`.
+      key: int32 `[2]`.
+      embedding_size: d.
+      variational: whether `stats` are mu and log sigma.
+    """
+    if not variational:
+        return stats
+    return sample_posterior(stats[:, :embedding_size], stats[:, embedding_size:], key)
+
+
+class LayeredEncoder(Encoder):
+    """Features, linear layers with ReLU, and one linear layer for the embedding or two for mu and log sigma.
+
+    Attributes:
+      variational: as for `Encoder`.
+      embedding_size: d.
+      hidden: units of each linear layer before the last.
+      initial_log_scale: the first bias of log sigma.
+    """
+
+    hidden: tuple[int, ...]
+    initial_log_scale: float
+
+    def _check_sizes(self, *names: str) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))  # lists would make another `repr`
+        for name in (*names, "embedding_size"):
+            if getattr(self, name) < 1:
+                raise errors.InputError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if any(width < 1 for width in self.hidden):
+            raise errors.InputError(f"hidden: expected layers of at least 1 unit, found {self.hidden}")
+        if not LOWEST <= self.initial_log_scale <= HIGHEST:
+            wanted = f"{LOWEST} to {HIGHEST}"
+            raise errors.InputError(f"initial_log_scale: expected {wanted}, found {self.initial_log_scale}")
+
+    @property
+    @abc.abstractmethod
+    def num_features(self) -> int:
+        """Inputs of the first linear layer."""
+
+    @abc.abstractmethod
+    def _features(self, parts: Tensors, context: Tensors, examples: Tensors) -> tf.Tensor:
+        """float32 `[N, num_features]`."""
+
+    def _feature_kernels(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and shape of the kernels below the linear layers."""
+        return ()
+
+    @property
+    def weights(self) -> VectorLayout:
+        """All kernels, then all biases: kernels of the usual sizes then begin where a slice costs no copy."""
+        widths = (self.num_features, *self.hidden)
+        linear = [(f"linear_{i}", shape) for i, shape in enumerate(zip(widths, widths[1:]))]
+        heads = ("mean", "log_scale") if self.variational else ("embedding",)
+        kernels = (*self._feature_kernels(), *linear, *((head, (widths[-1], self.embedding_size)) for head in heads))
+        return VectorLayout((*kernels, *((f"bias_{name}", shape[-1:]) for name, shape in kernels)))
+
+    def initial(self, key: tf.Tensor) -> tf.Tensor:
+        """Glorot-uniform kernels and zero biases, but those of log sigma at `initial_log_scale`."""
+        drawn = self.weights.split(glorot_uniform(self.weights, key))
+        if self.variational:
+            drawn["bias_log_scale"] += self.initial_log_scale
+        return self.weights.join(drawn)
+
+    def encode(self, weights: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
+        parts = self.weights.split(weights)
+        units = self._features(parts, context, examples)
+        for layer in range(len(self.hidden)):
+            units = tf.nn.relu(_linear(parts, f"linear_{layer}", units))
+        if not self.variational:
+            return _linear(parts, "embedding", units)
+        log_scale = safe_log_scale(_linear(parts, "log_scale", units))
+        return tf.concat([_linear(parts, "mean", units), log_scale], axis=1)
+
+
+def _linear(parts: Tensors, name: str, inputs: tf.Tensor) -> tf.Tensor:
+    return tf.nn.bias_add(tf.matmul(inputs, parts[name]), parts[f"bias_{name}"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +177,10 @@ class ImageEncoder(LayeredEncoder):
     features; with it ("same") 7 x 7 x 64, at about four times the cost, and images of 8 x 8 are not used up. The
     examples are `x`, uint8 `[N, h, w]`.
 
-    Attributes:
+    Attributes (and those of all layered encoders: variational, embedding_size, hidden, initial_log_scale):
       shape: (h, w) of an image.
-      variational: as for `Encoder`.
-      embedding_size: d.
       filters: of each convolution.
-      hidden: units of each linear layer before the last.
       max_value: the value of full intensity, which becomes 1.
-      initial_log_scale: the first bias of log sigma.
       padding: of the convolutions: "same", "valid", or "auto" for "valid" where a side of 16 or more allows it.
     """
 
@@ -74,24 +207,15 @@ class ImageEncoder(LayeredEncoder):
             roomy = min(self.shape) >= _ROOMY and min(self._sides("valid")) > 0
             object.__setattr__(self, "padding", "valid" if roomy else "same")
         if min(self._sides(self.padding)) < 1:
-            raise errors.InputError(
-                f"shape: {self.shape[0]} x {self.shape[1]} is used up by {len(self.filters)} convolutions without "
-                "padding; take padding='same'"
-            )
-
-    @property
-    def context_type(self) -> OrderedDict:
-        """There is none."""
-        return OrderedDict()
+            used = f"{self.shape[0]} x {self.shape[1]} is used up by {len(self.filters)} convolutions without padding"
+            raise errors.InputError(f"shape: {used}; take padding='same'")
 
     @property
     def example_type(self) -> OrderedDict:
-        """`x`, uint8 `[N, h, w]`."""
         return OrderedDict(x=tff.TensorType(np.uint8, [None, *self.shape]))
 
     @property
     def num_features(self) -> int:
-        """Units after the last pooling."""
         return math.prod(self._sides(self.padding)) * (1, *self.filters)[-1]
 
     def _sides(self, padding: str) -> list[int]:
@@ -103,11 +227,8 @@ class ImageEncoder(LayeredEncoder):
         return sides
 
     def _feature_kernels(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        channels = (1, *self.filters)
-        return tuple(
-            (f"conv_{layer}", (KERNEL_SIZE, KERNEL_SIZE, *pair))
-            for layer, pair in enumerate(zip(channels, channels[1:]))
-        )
+        pairs = enumerate(zip((1, *self.filters), self.filters))
+        return tuple((f"conv_{layer}", (KERNEL_SIZE, KERNEL_SIZE, *pair)) for layer, pair in pairs)
 
     def _features(self, parts: Tensors, context: Tensors, examples: Tensors) -> tf.Tensor:
         units = _intensities(examples["x"], self.max_value)[..., None]
@@ -123,12 +244,8 @@ class ImageEncoder(LayeredEncoder):
 class VectorEncoder(LayeredEncoder):
     """Linear layers with ReLU on vectors: the examples are `x`, float32 `[N, size]`, taken as they are.
 
-    Attributes:
+    Attributes (and those of all layered encoders: variational, embedding_size, hidden, initial_log_scale):
       size: dimensions of a vector.
-      variational: as for `Encoder`.
-      embedding_size: d.
-      hidden: units of each linear layer before the last.
-      initial_log_scale: the first bias of log sigma.
     """
 
     size: int
@@ -139,23 +256,14 @@ class VectorEncoder(LayeredEncoder):
     name = "vector"
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise errors.InputError(f"size: expected at least 1, found {self.size}")
-        self._check_sizes()
-
-    @property
-    def context_type(self) -> OrderedDict:
-        """There is none."""
-        return OrderedDict()
+        self._check_sizes("size")
 
     @property
     def example_type(self) -> OrderedDict:
-        """`x`, float32 `[N, size]`."""
         return OrderedDict(x=tff.TensorType(np.float32, [None, self.size]))
 
     @property
     def num_features(self) -> int:
-        """The vector's own dimensions."""
         return self.size
 
     def _features(self, parts: Tensors, context: Tensors, examples: Tensors) -> tf.Tensor:
@@ -170,12 +278,8 @@ class TextEncoder(LayeredEncoder):
     the vectors (padding) and row 1 (the unknown word) do not count; a document without any other word is the zero
     vector.
 
-    Attributes:
+    Attributes (and those of all layered encoders: variational, embedding_size, hidden, initial_log_scale):
       dimension: of the word vectors.
-      variational: as for `Encoder`.
-      embedding_size: d.
-      hidden: units of each linear layer before the last.
-      initial_log_scale: the first bias of log sigma.
     """
 
     dimension: int
@@ -186,30 +290,25 @@ class TextEncoder(LayeredEncoder):
     name = "text"
 
     def __post_init__(self) -> None:
-        if self.dimension < 1:
-            raise errors.InputError(f"dimension: expected at least 1, found {self.dimension}")
-        self._check_sizes()
+        self._check_sizes("dimension")
 
     @property
     def context_type(self) -> OrderedDict:
-        """`vectors`, float32 `[V, dimension]`, and `tokens`, int32 `[W]`."""
         return document_types(self.dimension)[0]
 
     @property
     def example_type(self) -> OrderedDict:
-        """`start` and `length`, int32 `[N]`."""
         return document_types(self.dimension)[1]
 
     @property
     def num_features(self) -> int:
-        """The dimension of the word vectors."""
         return self.dimension
 
     def _features(self, parts: Tensors, context: Tensors, examples: Tensors) -> tf.Tensor:
-        tokens = windows.padded(context["tokens"], examples["start"], examples["length"])
+        tokens = text.padded(context["tokens"], examples["start"], examples["length"])
         counting = tf.range(tf.shape(context["vectors"])[0]) > 1
         vectors = tf.where(counting[:, None], context["vectors"], 0.0)
-        words = windows.gather_windows(windows.pad_tokens(tokens, 1), vectors, 1, 1)
+        words = text.gather_windows(text.pad_tokens(tokens, 1), vectors, 1, 1)
         known = tf.math.count_nonzero(tokens > 1, axis=1, keepdims=True, dtype=tf.float32)
         return tf.math.segment_sum(words.vectors, words.document) / tf.maximum(known, 1.0)
 
@@ -233,22 +332,14 @@ class IdentityEncoder(Encoder):
 
     @property
     def embedding_size(self) -> int:  # type: ignore[override]
-        """Pixels of an image."""
         return math.prod(self.shape)
 
     @property
     def weights(self) -> VectorLayout:
-        """None at all."""
         return VectorLayout(())
 
     @property
-    def context_type(self) -> OrderedDict:
-        """There is none."""
-        return OrderedDict()
-
-    @property
     def example_type(self) -> OrderedDict:
-        """`x`, uint8 `[N, h, w]`."""
         return OrderedDict(x=tff.TensorType(np.uint8, [None, *self.shape]))
 
     def initial(self, key: tf.Tensor) -> tf.Tensor:
@@ -258,6 +349,66 @@ class IdentityEncoder(Encoder):
     def encode(self, weights: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
         del weights, context
         return tf.reshape(_intensities(examples["x"], self.max_value), [-1, self.embedding_size])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FrozenEncoder:
+    """An encoder and its weights, which no longer change (3.1) and are constants wherever `encode` is traced.
+
+    Attributes:
+      encoder: the architecture.
+      values: float32 `[encoder.weights.size]`, read-only.
+
+    Raises:
+      InputError: another number of weights, another dtype, or a weight that is not finite.
+    """
+
+    encoder: Encoder
+    values: np.ndarray
+
+    def __post_init__(self) -> None:
+        values, size = np.array(self.values), self.encoder.weights.size
+        if values.dtype != np.float32 or values.shape != (size,):
+            shape = f"{values.dtype}{list(values.shape)}"
+            raise errors.InputError(f"values: {self.encoder!r} has weights float32[{size}], found {shape}")
+        wrong = np.flatnonzero(~np.isfinite(values))
+        if wrong.size:
+            first = f"weight {wrong[0]} is {values[wrong[0]]}"
+            raise errors.InputError(f"values: {first}; expected finite weights ({wrong.size} such)")
+        values.flags.writeable = False
+        object.__setattr__(self, "values", values)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights."""
+        return self.values.nbytes
+
+    def encode(self, context: Tensors, examples: Tensors) -> tf.Tensor:
+        """As `Encoder.encode`, `BATCH` examples at a time: float32 `[N, stats_size]`, N may be 0.
+
+        Called eagerly, it runs a compiled function that is kept with the encoder.
+        """
+        used = {name: tf.convert_to_tensor(examples[name]) for name in self.encoder.example_type}
+        context = {name: tf.convert_to_tensor(context[name]) for name in self.encoder.context_type}
+        return self._compiled(context, used) if tf.executing_eagerly() else self._encode(context, used)
+
+    @functools.cached_property
+    def _compiled(self) -> Callable[[Tensors, Tensors], tf.Tensor]:
+        return tf.function(self._encode, autograph=False, reduce_retracing=True)
+
+    def _encode(self, context: Tensors, examples: Tensors) -> tf.Tensor:
+        weights, size = tf.constant(self.values), self.encoder.stats_size
+        count = tf.shape(next(iter(examples.values())))[0]
+        batches = -(-count // BATCH)
+        rows = tf.TensorArray(tf.float32, batches, infer_shape=False, element_shape=[None, size])
+
+        def one_batch(batch: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            part = {name: values[batch * BATCH : (batch + 1) * BATCH] for name, values in examples.items()}
+            return batch + 1, rows.write(batch, self.encoder.encode(weights, context, part))
+
+        # One iteration at a time: batches do not wait for each other, and the memory of ten would be in use.
+        loop = tf.while_loop(lambda batch, _: batch < batches, one_batch, (0, rows), parallel_iterations=1)
+        return tf.ensure_shape(loop[1].concat(), [None, size])
 
 
 def _check_image(shape: tuple[int, int], max_value: int) -> None:

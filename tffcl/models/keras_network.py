@@ -1,11 +1,15 @@
-"""KerasNetwork: any Keras classifier of Dense and Conv layers as the network of a client work."""
+"""Keras models as networks: `KerasNetwork` for a client work, `decompose` for a Keras model with decomposed kernels.
+
+`decompose` puts base, mask and adaptive into each Dense and Conv layer (FedSeIT eq. 1, FedWeIT eq. 4).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +17,78 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
+from tffcl.layers import DecomposedConv1D, DecomposedConv2D, DecomposedDense
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.models.decompose import clone, is_decomposable, leaf_layers
-from tffcl.models.keras_checks import checked_head, is_plain_dropout
 from tffcl.models.network import Classifier, Tensors, dropout
 
 logger = logging.getLogger(__name__)
+
+# Exact classes: a subclass (a transposed or depthwise convolution) has a kernel of another meaning.
+_DECOMPOSED = {
+    tf.keras.layers.Dense: DecomposedDense,
+    tf.keras.layers.Conv1D: DecomposedConv1D,
+    tf.keras.layers.Conv2D: DecomposedConv2D,
+}
+
+
+def decompose(model: tf.keras.Model, num_foreign: int = 0, adaptive_factor: float = 5.0) -> tf.keras.Model:
+    """A copy of a Keras model whose Dense and Conv layers compute B * sigmoid(m) + A + sum_k alpha_k A_k.
+
+    The base starts at the model's own kernels; all other layers and weights are copied as they are, layers inside
+    a wrapper such as `TimeDistributed` among them.
+
+    Args:
+      model: a built functional or sequential model; models inside it are decomposed too.
+      num_foreign: K, places for foreign adaptives in each decomposed layer.
+      adaptive_factor: A starts at B / adaptive_factor.
+
+    Returns:
+      A Keras model of the same inputs and outputs; `layer.base`, `layer.mask_logits`, `layer.adaptive` and, with
+      `num_foreign`, `layer.attention` and `layer.foreign` are its variables. Save it as any Keras model; a program that
+      loads it imports `tffcl.layers` first, which registers these layers with Keras.
+
+    Raises:
+      InputError: the model is not built, has no layer to decompose, or has one that changes weights of its own.
+    """
+    _check_supported(model)
+
+    def replace(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+        if type(layer) not in _DECOMPOSED:
+            return layer.__class__.from_config(layer.get_config())
+        options = dict(layer.get_config(), num_foreign=num_foreign, adaptive_factor=adaptive_factor)
+        return _DECOMPOSED[type(layer)](**options)
+
+    copy = _clone(model, replace)
+    for old, new in zip(_leaf_layers(model), _leaf_layers(copy)):
+        if type(old) not in _DECOMPOSED:
+            new.set_weights(old.get_weights())
+            continue
+        new.base.assign(old.kernel)
+        new.adaptive.assign(old.kernel / adaptive_factor)
+        if old.use_bias:
+            new.bias.assign(old.bias)
+    return copy
+
+
+def _clone(model: tf.keras.Model, replace: Callable[[tf.keras.layers.Layer], tf.keras.layers.Layer]) -> tf.keras.Model:
+    """The model with `replace` applied to each of its layers, those of models inside it included."""
+
+    def replace_or_enter(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+        return _clone(layer, replace) if isinstance(layer, tf.keras.Model) else replace(layer)
+
+    copy = tf.keras.models.clone_model(model, clone_function=replace_or_enter)
+    if not copy.built:  # a sequential model that was built by its first call
+        copy.build(model.input_shape)
+    return copy
+
+
+def _leaf_layers(model: tf.keras.Model) -> Iterator[tf.keras.layers.Layer]:
+    """The layers of a model in Keras's order, with the layers of a model inside it in that model's place."""
+    for layer in model.layers:
+        if isinstance(layer, tf.keras.Model):
+            yield from _leaf_layers(layer)
+        else:
+            yield layer
 
 
 class KeyedDropout(tf.keras.layers.Layer):
@@ -52,11 +122,11 @@ class KerasNetwork(Classifier):
     def __init__(self, model: tf.keras.Model, num_foreign: int = 0):
         if num_foreign < 0:
             raise errors.InputError(f"num_foreign: expected at least 0, found {num_foreign}")
-        head = checked_head(model)
-        self._model = clone(model, _with_keyed_dropout)
+        head = _checked_head(model)
+        self._model = _clone(model, _with_keyed_dropout)
         self._model.set_weights(model.get_weights())
         self._first = [np.array(w) for w in self._model.get_weights()]
-        self._places = _places(self._model)
+        self._attributes = _weight_attributes(self._model)
         self.num_foreign, self.max_classes = num_foreign, head.units
         self._set_layouts(self._model.get_layer(head.name))
         self.shareable = tuple(name for name, _ in self.local.parts)
@@ -64,15 +134,13 @@ class KerasNetwork(Classifier):
         shape = [None, *model.inputs[0].shape[1:]]
         dtype = model.inputs[0].dtype.as_numpy_dtype
         self.context_type = OrderedDict()
-        self.example_type = OrderedDict(
-            features=tff.TensorType(dtype, shape), label=tff.TensorType(np.int32, [None])
-        )
+        self.example_type = OrderedDict(features=tff.TensorType(dtype, shape), label=tff.TensorType(np.int32, [None]))
         self.prepared_type = self.example_type
 
     def _set_layouts(self, head: tf.keras.layers.Layer) -> None:
         weights = self._model.weights
-        below = [layer for layer in leaf_layers(self._model) if layer is not head]
-        shared = {id(layer.kernel) for layer in below if is_decomposable(layer)}
+        below = [layer for layer in _leaf_layers(self._model) if layer is not head]
+        shared = {id(layer.kernel) for layer in below if type(layer) in _DECOMPOSED}
         trainable = {id(weight) for weight in self._model.trainable_weights}
         self._names = [f"{index}/{weight.name}" for index, weight in enumerate(weights)]
         kernels: list[tuple[str, tuple[int, ...]]] = []
@@ -81,9 +149,7 @@ class KerasNetwork(Classifier):
             if id(weight) in trainable:
                 (kernels if id(weight) in shared else local).append((name, tuple(weight.shape)))
         if not kernels:
-            raise errors.InputError(
-                "model: no trainable Dense, Conv1D or Conv2D layer below the head to share"
-            )
+            raise errors.InputError("model: no trainable Dense, Conv1D or Conv2D layer below the head to share")
         self.kernels, self.local = KernelLayout(tuple(kernels)), VectorLayout(tuple(local))
 
     @property
@@ -99,23 +165,20 @@ class KerasNetwork(Classifier):
         return {role: {name: sizes[name] for name in names} for role, names in roles.items()}
 
     def _log_roles(self, head: str) -> None:
-        """Says what starts anew with every task, as a warning where whole layers below the head do."""
+        """Logs what starts anew with every task, as a warning where whole layers below the head do."""
         sizes = {role: sum(weights.values()) for role, weights in self.weights_by_role.items()}
-        trained = sizes["shared"] + sizes["local"]
         whole = [
             f"{layer.name} ({layer.count_params():,})"
-            for layer in leaf_layers(self._model)
-            if layer.trainable_weights and layer.name != head and not is_decomposable(layer)
+            for layer in _leaf_layers(self._model)
+            if layer.trainable_weights and layer.name != head and type(layer) not in _DECOMPOSED
         ]
         logger.log(
             logging.WARNING if whole else logging.INFO,
             "KerasNetwork: %s of %s trained weights are shared, the kernels of Dense, Conv1D and Conv2D layers below "
-            "the head; %s start anew with every task: biases, the head%s",
-            f"{sizes['shared']:,}",
-            f"{trained:,}",
-            f"{sizes['local']:,}",
-            "".join(f", {one}" for one in whole),
-        )
+            "the head; %s start anew with every task: biases, %s",
+            f"{sizes['shared']:,}", f"{sizes['shared'] + sizes['local']:,}", f"{sizes['local']:,}",
+            ", ".join(["the head", *whole]),
+        )  # fmt: skip
 
     def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
         """The kernels that the model was built with: the first base is the model's own."""
@@ -127,10 +190,6 @@ class KerasNetwork(Classifier):
         del key
         return self.local.join(dict(zip(self._names, self._first)))
 
-    def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
-        del key
-        return tf.zeros(self.attention_shape)
-
     def logits(
         self,
         kernels: tf.Tensor,
@@ -141,18 +200,15 @@ class KerasNetwork(Classifier):
         dropout_key: tf.Tensor | None,
     ) -> tf.Tensor:
         del attention, context
-        given = {**self.kernels.split(kernels), **self.local.split(local)}
-        # What is frozen enters as a constant: a federated computation cannot reach the model's own variables.
-        values = [
-            given[name] if name in given else tf.constant(first)
-            for name, first in zip(self._names, self._first)
-        ]
-        with self._standing_in(values, dropout_key):
+        trained = {**self.kernels.split(kernels), **self.local.split(local)}
+        # Frozen weights enter as constants: a federated computation cannot reach the model's own variables.
+        values = [trained.get(name, first) for name, first in zip(self._names, self._first)]
+        with self._substituted([tf.convert_to_tensor(value) for value in values], dropout_key):
             return self._model(examples["features"], training=False)
 
     @contextlib.contextmanager
-    def _standing_in(self, values: Sequence[tf.Tensor], key: tf.Tensor | None) -> Iterator[None]:
-        """While it is open, every weight of the model is the given tensor, and dropout draws from `key`."""
+    def _substituted(self, values: Sequence[tf.Tensor], key: tf.Tensor | None) -> Iterator[None]:
+        """Inside, tensors stand for all weights of the model, and dropout draws from `key`."""
         replaced = []
 
         def replace(layer: tf.Module, name: str, value: Any) -> None:
@@ -160,9 +216,9 @@ class KerasNetwork(Classifier):
             vars(layer)[name] = value  # Keras's __setattr__ would begin to track the tensor.
 
         try:
-            for layer, name, index in self._places:
+            for layer, name, index in self._attributes:
                 replace(layer, name, values[index])
-            for index, layer in enumerate(leaf_layers(self._model)):
+            for index, layer in enumerate(_leaf_layers(self._model)):
                 if isinstance(layer, KeyedDropout) and key is not None:
                     replace(layer, "key", tf.random.experimental.stateless_fold_in(key, index))
             yield
@@ -171,27 +227,121 @@ class KerasNetwork(Classifier):
                 vars(layer)[name] = value
 
 
-def _places(model: tf.keras.Model) -> list[tuple[tf.Module, str, int]]:
-    """Every attribute that holds a weight: the layer, its name, and which of `model.weights` it is.
-
-    Raises:
-      InputError: a weight is no attribute of its layer, so that nothing can stand in for it.
-    """
+def _weight_attributes(model: tf.keras.Model) -> list[tuple[tf.Module, str, int]]:
+    """Every attribute that holds a weight: the layer, the attribute's name, the number in `model.weights`."""
     numbers = {id(weight): index for index, weight in enumerate(model.weights)}
-    places = [
+    attributes = [
         (layer, name, numbers[id(value)])
         for layer in model.submodules
         for name, value in vars(layer).items()
         if id(value) in numbers
     ]
-    reached = {index for *_, index in places}
+    reached = {index for *_, index in attributes}
     hidden = [weight.name for index, weight in enumerate(model.weights) if index not in reached]
     if hidden:
         raise errors.InputError(f"model: weight {hidden[0]} is no attribute of its layer; make it one")
-    return places
+    return attributes
 
 
 def _with_keyed_dropout(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
-    if is_plain_dropout(layer):
+    if _is_plain_dropout(layer):
         return KeyedDropout(layer.rate, name=layer.name)
     return layer.__class__.from_config(layer.get_config())
+
+
+# -- checks: what would be ignored or wrong without a word is refused ------------------------------------------------
+
+
+def _check_supported(model: tf.keras.Model) -> None:
+    """Refuses what neither `decompose` nor `KerasNetwork` can train."""
+    if not isinstance(model, tf.keras.Model) or not model.built:
+        raise errors.InputError("model: expected a built functional or sequential tf.keras.Model")
+    for part in [model, *model.submodules]:
+        # Keras knows how the layers of functional and sequential models are connected.
+        connected = getattr(part, "inputs", None) and hasattr(part, "output_names")
+        if isinstance(part, tf.keras.Model) and not connected:
+            raise errors.InputError(
+                f"model: {part.name} is neither functional nor sequential, so its layers cannot be replaced"
+            )
+    _check_updates(model)
+    kinds = [type(layer) for layer in _leaf_layers(model)]
+    if not any(kind in _DECOMPOSED for kind in kinds):
+        names = [kind.__name__ for kind in kinds]
+        raise errors.InputError(f"model: no Dense, Conv1D or Conv2D layer to decompose among {names}")
+
+
+def _check_updates(model: tf.keras.Model) -> None:
+    """Refuses what a training step changes past the gradients: statistics of batches, power iterations, states."""
+    inputs = [tensor.type_spec for tensor in model.inputs]
+    traced = tf.function(lambda *tensors: model(tensors if len(tensors) > 1 else tensors[0], training=True))
+    try:
+        graph = traced.get_concrete_function(*inputs).graph.as_graph_def()
+    except Exception as error:  # whatever a layer raises
+        where = re.search(r"layer '.*?' \(type \w+\)", str(error))
+        raise errors.InputError(
+            f"model: {where[0] if where else 'a layer'} cannot be compiled for training ({type(error).__name__})"
+        ) from error
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    scopes = [node.name.split("/") for node in nodes if node.op.startswith(("Assign", "ResourceScatter"))]
+    if scopes:
+        changed = [layer for layer in _leaf_layers(model) if any(layer.name in scope for scope in scopes)]
+        named = f"{type(changed[0]).__name__} {changed[0].name!r}" if changed else "a layer"
+        raise errors.InputError(
+            f"model: {named} changes what it keeps while it trains, which is neither averaged nor a task's own; "
+            "freeze it (trainable=False, stateful=False), or take LayerNormalization for BatchNormalization"
+        )
+
+
+def _checked_head(model: tf.keras.Model) -> tf.keras.layers.Layer:
+    """The Dense layer that gives the logits, of a model that federated local training can train as it stands."""
+    _check_supported(model)
+    for name, tensors in (("input", model.inputs), ("output", model.outputs)):
+        if len(tensors) != 1:
+            raise errors.InputError(f"model: expected one {name}, found {len(tensors)}")
+    head = model.get_layer(model.output_names[0])
+    if type(head) is not tf.keras.layers.Dense or head.activation is not tf.keras.activations.linear:
+        raise errors.InputError("model: expected a Dense layer without activation (logits) as the last layer")
+    if len(model.outputs[0].shape) != 2:
+        raise errors.InputError(f"model: expected logits [N, classes], found shape {model.outputs[0].shape}")
+    _check_weights(model)
+    _check_randomness(model)
+    regularised = [part.name for part in model.submodules if getattr(part, "activity_regularizer", None)]
+    if regularised or model.losses:
+        raise errors.InputError(
+            f"model: regularizers and added losses (of {(regularised or [model.name])[0]}) would be ignored; "
+            "the client work has its own penalties"
+        )
+    return head
+
+
+def _check_weights(model: tf.keras.Model) -> None:
+    for weight in model.trainable_weights:
+        if weight.dtype != tf.float32:
+            raise errors.InputError(f"model: expected float32 weights, found {weight.name} of {weight.dtype.name}")
+        if weight.constraint is not None:
+            raise errors.InputError(f"model: the constraint on {weight.name} would be ignored; leave it out")
+    for layer in model.submodules:
+        if isinstance(layer, tf.keras.layers.Layer) and layer.weights and layer.compute_dtype != "float32":
+            raise errors.InputError(
+                f"model: expected layers that compute in float32, found {layer.name} in {layer.compute_dtype}; local "
+                "training scales no losses, so build the model under the policy 'float32'"
+            )
+
+
+def _check_randomness(model: tf.keras.Model) -> None:
+    replaced = {id(layer) for layer in _leaf_layers(model) if _is_plain_dropout(layer)}
+    for layer in model.submodules:
+        if not isinstance(layer, tf.keras.__internal__.layers.BaseRandomLayer) or id(layer) in replaced:
+            continue
+        # A layer that could draw random numbers draws none without dropout, as LSTM by default.
+        rates = [getattr(layer, name) for name in ("rate", "dropout", "recurrent_dropout") if hasattr(layer, name)]
+        if not rates or any(rates):
+            raise errors.InputError(
+                f"model: {type(layer).__name__} {layer.name!r} draws random numbers that no seed of ours reaches; "
+                "only a Dropout layer (without noise_shape) can"
+            )
+
+
+def _is_plain_dropout(layer: tf.keras.layers.Layer) -> bool:
+    """Whether `KeyedDropout` can stand in for this layer."""
+    return type(layer) is tf.keras.layers.Dropout and layer.noise_shape is None

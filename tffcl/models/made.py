@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 
 import numpy as np
@@ -9,17 +10,19 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.layers.autoregressive import as_order, natural_order, random_order
+from tffcl.layers.autoregressive import AutoregressiveMask, as_order, random_order
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.models.made_config import ACTIVATIONS, MADEConfig
-from tffcl.models.network import Network, Tensors, glorot_uniform
+from tffcl.models.network import MaskedNetwork, Tensors, glorot_uniform
+from tffcl.models.registry import MADEConfig
 
-# What a mask key is folded with, so that orders and numbers of hidden units are drawn apart.
+# Folded into the mask key, so that orders and numbers of hidden units are drawn apart.
 _ORDER, _NUMBERS = 1, 2
 ABSENT = 2
 
+_fold = tf.random.experimental.stateless_fold_in
 
-class MADENetwork(Network):
+
+class MADENetwork(MaskedNetwork):
     """A masked autoencoder; its loss is -log p(x) in nats, summed over the observed dimensions.
 
     Kernels are `hidden_0` `[D, H1]`, `hidden_1` `[H1, H2]`, ..., `output` `[H, D]` and `direct` `[D, D]`; biases
@@ -45,25 +48,19 @@ class MADENetwork(Network):
         self.config = config
         self.num_foreign = num_foreign
         size = config.input_size
-        biases = tuple((f"bias_hidden_{i}", (width,)) for i, width in enumerate(config.hidden))
-        biases += (("bias_output", (size,)),)
-        kernels = config.masks.parts
-        self.kernels = KernelLayout(kernels + biases if config.share_biases else kernels)
+        self._layers = [*(f"hidden_{layer}" for layer in range(len(config.hidden))), "output"]
+        biases = tuple((f"bias_{name}", (width,)) for name, width in zip(self._layers, (*config.hidden, size)))
+        self.masks = AutoregressiveMask(size, config.hidden, config.direct)
+        self.kernels = KernelLayout(self.masks.parts + (biases if config.share_biases else ()))
         self.local = VectorLayout(() if config.share_biases else biases)
         self.plan_size = 2 + size
-        self.num_patterns = config.num_masks
-        self.starts_from_data = not config.share_biases
+        self.num_patterns = config.num_masks or 1
         self.context_type = OrderedDict(observed=tff.TensorType(np.float32, [size]))
         self.example_type = OrderedDict(x=tff.TensorType(np.uint8, [None, size]))
         self.prepared_type = self.example_type
 
     def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
-        drawn = glorot_uniform([shape for _, shape in self.kernels.parts], key, self.config.base_scale)
-        return tf.concat([tf.reshape(kernel, [-1]) for kernel in drawn], 0)
-
-    def initial_local(self, key: tf.Tensor) -> tf.Tensor:
-        del key
-        return tf.zeros([self.local.size])
+        return glorot_uniform(self.kernels, key, self.config.base_scale)
 
     def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
         del key
@@ -72,13 +69,13 @@ class MADENetwork(Network):
     def start(self, local: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
         """Output biases at the log-odds of each dimension among the examples, each counted once more as 0 and as 1.
 
-        Most pixels of a digit are nearly always black; without this the first hundred steps go into saying so.
+        Most pixels of a digit are nearly always black; without this the first hundred steps go into learning that.
         """
+        if self.config.share_biases:
+            return local
         ones = tf.reduce_sum(_ones(examples), axis=0)
         zeros = tf.reduce_sum(tf.cast(tf.equal(examples["x"], 0), tf.float32), axis=0)
-        parts = self.local.split(local)
-        parts["bias_output"] = tf.math.log((ones + 1.0) / (zeros + 1.0))
-        return self.local.join(parts)
+        return self.local.join({**self.local.split(local), "bias_output": tf.math.log((ones + 1.0) / (zeros + 1.0))})
 
     def losses(
         self,
@@ -94,55 +91,47 @@ class MADENetwork(Network):
         inputs = _ones(examples) * context["observed"]
         return _negative_log(self.logits(kernels, local, inputs), inputs, context, examples)
 
-    def squared_gradients(
-        self, kernels: tf.Tensor, local: tf.Tensor, context: Tensors, examples: Tensors
-    ) -> tf.Tensor:
+    def squared_gradients(self, kernels: tf.Tensor, local: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
         """sum_i (d loss_i / d kernels)^2 from two products a kernel: d loss_i / d W is an outer product.
 
-        It is that of the layer's inputs h_i and of delta_i, what the loss gains when a sum that enters the layer's
-        units moves; so the sum of its squares is (h^2)^T (delta^2).
+        It is that of the layer's inputs h_i and of delta_i, the gradient with respect to the sums that enter the
+        layer's units; so the sum of its squares is (h^2)^T (delta^2).
         """
         parts, inputs = self.parts(kernels, local), _ones(examples) * context["observed"]
-        count = tf.shape(inputs)[0]
-        widths = (*self.config.hidden, self.config.input_size)
-        moves = [tf.zeros(tf.stack([count, width])) for width in widths]
+        shifts = [tf.zeros(tf.stack([tf.shape(inputs)[0], width])) for width in (*self.config.hidden, inputs.shape[1])]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(moves)
-            layer_inputs, logits = self._forward(parts, inputs, moves)
+            tape.watch(shifts)
+            layer_inputs, logits = self._forward(parts, inputs, shifts)
             losses = _negative_log(logits, inputs, context, examples)
-        deltas = [tf.square(delta) for delta in tape.gradient(losses, moves)]
-        names = [f"hidden_{layer}" for layer in range(len(self.config.hidden))] + ["output"]
+        deltas = [tf.square(delta) for delta in tape.gradient(losses, shifts)]
         squares = {
             name: tf.matmul(tf.square(entering), delta, transpose_a=True)
-            for name, entering, delta in zip(names, layer_inputs, deltas)
+            for name, entering, delta in zip(self._layers, layer_inputs, deltas)
         }
         if self.config.direct:
             squares["direct"] = tf.matmul(tf.square(inputs), deltas[-1], transpose_a=True)
-        squares.update((f"bias_{name}", tf.reduce_sum(delta, axis=0)) for name, delta in zip(names, deltas))
+        squares.update((f"bias_{name}", tf.reduce_sum(delta, axis=0)) for name, delta in zip(self._layers, deltas))
         return self.kernels.join({name: squares[name] for name, _ in self.kernels.parts})
 
     def logits(self, kernels: tf.Tensor, local: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
-        """What the sigmoid of eq. 3 is taken of: log-odds of each dimension given those before it.
+        """Log-odds of each dimension given those before it, of which eq. 3 takes the sigmoid: float32 `[N, D]`.
 
         Args:
           kernels: float32 `[kernels.size]`, times the connectivity.
           local: float32 `[local.size]`.
           inputs: float32 `[N, D]`.
-
-        Returns:
-          float32 `[N, D]`.
         """
         return self._forward(self.parts(kernels, local), inputs)[1]
 
     def _forward(
-        self, parts: dict[str, tf.Tensor], inputs: tf.Tensor, moves: list[tf.Tensor] | None = None
+        self, parts: dict[str, tf.Tensor], inputs: tf.Tensor, shifts: list[tf.Tensor] | None = None
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """What enters each layer, and the logits; `moves` are added to the sums that enter units."""
+        """The inputs of each layer, and the logits; `shifts` are added to the sums that enter units."""
         entering = [inputs]
-        logits = parts["bias_output"] if moves is None else parts["bias_output"] + moves[-1]
+        logits = parts["bias_output"] if shifts is None else parts["bias_output"] + shifts[-1]
         if self.config.hidden:
             sums = tf.matmul(inputs, parts["hidden_0"]) + parts["bias_hidden_0"]
-            entering += self._units(parts, sums, moves)
+            entering += self.units(parts, sums, shifts)
             logits += tf.matmul(entering[-1], parts["output"])
         if self.config.direct:
             logits += tf.matmul(inputs, parts["direct"])
@@ -152,43 +141,37 @@ class MADENetwork(Network):
         """Kernels and biases by name."""
         return {**self.kernels.split(kernels), **self.local.split(local)}
 
-    def last_units(self, parts: dict[str, tf.Tensor], sums: tf.Tensor) -> tf.Tensor:
-        """Units of the last hidden layer, float32 `[N, H]`, from what goes into the first, `[N, H1]`."""
-        return self._units(parts, sums)[-1]
-
-    def _units(
-        self, parts: dict[str, tf.Tensor], sums: tf.Tensor, moves: list[tf.Tensor] | None = None
+    def units(
+        self, parts: dict[str, tf.Tensor], sums: tf.Tensor, shifts: list[tf.Tensor] | None = None
     ) -> list[tf.Tensor]:
-        """Units of each hidden layer from what goes into the first; `moves` as in `_forward`."""
-        activation = ACTIVATIONS[self.config.activation]
+        """Units of each hidden layer, float32 `[N, H]`, from the sums that enter the first."""
+        activation = getattr(tf.nn, self.config.activation)
         units: list[tf.Tensor] = []
         for layer in range(len(self.config.hidden)):
             if layer:
                 sums = tf.matmul(units[-1], parts[f"hidden_{layer}"]) + parts[f"bias_hidden_{layer}"]
-            units.append(activation(sums if moves is None else sums + moves[layer]))
+            units.append(activation(sums if shifts is None else sums + shifts[layer]))
         return units
 
     # -- connectivity --------------------------------------------------------------------------------------------
 
     def initial_plan(self, key: tf.Tensor) -> tf.Tensor:
-        """Mask key and order that hang from `key` (int32 `[2]`): int32 `[2 + D]`."""
+        """Mask key and order, drawn from `key` (int32 `[2]`): int32 `[2 + D]`."""
         size, order = self.config.input_size, self.config.order
-        if order == "natural":
-            places = natural_order(size)
-        elif order == "random":
+        if order == "random":
             places = random_order(key, size)
         else:
-            places = as_order(order, size)
+            places = as_order(np.arange(1, size + 1) if order == "natural" else order, size)
         return tf.concat([key, places], 0)
 
     def client_plan(self, plan: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        return plan if self.config.synchronised else self.initial_plan(key)
+        return self.initial_plan(key) if self.config.distinct_masks else plan
 
     def order(self, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor:
         """Places of the inputs in pattern number `pattern`, int32 `[D]`."""
         if not self.config.order_agnostic:
             return plan[2:]
-        return random_order(_folded(plan, _ORDER, pattern), self.config.input_size)
+        return random_order(_fold(_fold(plan[:2], _ORDER), pattern), self.config.input_size)
 
     def connectivity(self, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor:
         """M of eq. 5: all masks of one pattern, float32 `[kernels.size]`; ones for shared biases.
@@ -197,12 +180,10 @@ class MADENetwork(Network):
           plan: int32 `[2 + D]`.
           pattern: its number, int32 in [0, J).
         """
-        key = _folded(plan, _NUMBERS, pattern if self.config.connectivity_agnostic else 0)
-        masks = self.config.masks(key, self.order(plan, pattern))
-        if self.config.share_biases:
-            biases = [(name, shape) for name, shape in self.kernels.parts if name not in masks]
-            masks.update((name, tf.ones(shape)) for name, shape in biases)
-        return self.kernels.join(masks)
+        key = _fold(_fold(plan[:2], _NUMBERS), pattern if self.config.connectivity_agnostic else 0)
+        masks = self.masks(key, self.order(plan, pattern))
+        unmasked = {name: tf.ones(shape) for name, shape in self.kernels.parts if name not in masks}
+        return self.kernels.join({**unmasked, **masks})
 
 
 def _negative_log(logits: tf.Tensor, inputs: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
@@ -218,6 +199,106 @@ def _ones(examples: Tensors) -> tf.Tensor:
     return tf.cast(tf.equal(examples["x"], 1), tf.float32)
 
 
-def _folded(plan: tf.Tensor, purpose: int, pattern: tf.Tensor | int) -> tf.Tensor:
-    fold = tf.random.experimental.stateless_fold_in
-    return fold(fold(plan[:2], purpose), pattern)
+# -- samples ------------------------------------------------------------------------------------------------------
+
+
+def draw(
+    network: MADENetwork,
+    kernels: tf.Tensor,
+    local: tf.Tensor,
+    plan: tf.Tensor,
+    observed: tf.Tensor,
+    count: tf.Tensor,
+    key: tf.Tensor,
+) -> tf.Tensor:
+    """Samples of the uniform mixture over the network's patterns, float32 `[N, D]` of zeros and ones.
+
+    Args:
+      network: whose parameters these are.
+      kernels: float32 `[kernels.size]`, before connectivity.
+      local: float32 `[local.size]`.
+      plan: int32 `[plan_size]`.
+      observed: float32 `[D]`, 0 at dimensions that only pad: those are 0 in every sample.
+      count: N, int32.
+      key: int32 `[2]`; equal keys give equal samples.
+    """
+    # A sample comes from one pattern as a whole; all samples of a pattern are drawn together.
+    patterns = network.num_patterns
+    of_sample = tf.random.stateless_uniform([count], _fold(key, patterns), 0, patterns, tf.int32)
+
+    def one_pattern(pattern: tf.Tensor, drawn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        rows = tf.where(tf.equal(of_sample, pattern))
+        parts = network.parts(kernels * network.connectivity(plan, pattern), local)
+        order = network.order(plan, pattern)
+        new = _in_order(network, parts, order, observed, tf.shape(rows)[0], _fold(key, pattern))
+        return pattern + 1, tf.tensor_scatter_nd_update(drawn, rows, new)
+
+    start = (tf.constant(0), tf.zeros([count, network.config.input_size]))
+    return tf.while_loop(lambda pattern, _: pattern < patterns, one_pattern, start)[1]
+
+
+def _in_order(
+    network: MADENetwork,
+    parts: dict[str, tf.Tensor],
+    order: tf.Tensor,
+    observed: tf.Tensor,
+    count: tf.Tensor,
+    key: tf.Tensor,
+) -> tf.Tensor:
+    """Samples of one pattern, float32 `[count, D]`, one dimension after another.
+
+    The sums that enter the first hidden layer and those that enter the outputs directly are carried along and grow by
+    one row of a kernel with each dimension, so that a step costs no product with those kernels.
+    """
+    config, size = network.config, network.config.input_size
+    by_place = tf.argsort(order)
+    uniforms = tf.random.stateless_uniform([size, count], key)
+    columns = tf.transpose(parts["output"]) if config.hidden else None
+
+    def one_dimension(place: tf.Tensor, sums: tf.Tensor, logits: tf.Tensor, drawn: tf.TensorArray) -> tuple:
+        here = by_place[place]
+        logit = logits[:, here]
+        if config.hidden:
+            logit += tf.linalg.matvec(network.units(parts, sums)[-1], columns[here])
+        bit = tf.cast(uniforms[place] < tf.sigmoid(logit), tf.float32) * observed[here]
+        if config.hidden:
+            sums += bit[:, None] * parts["hidden_0"][here]
+        if config.direct:
+            logits += bit[:, None] * parts["direct"][here]
+        return place + 1, sums, logits, drawn.write(here, bit)
+
+    first = parts["bias_hidden_0"] if config.hidden else tf.zeros([0])
+    sums, logits = (tf.tile(bias[None], tf.stack([count, 1])) for bias in (first, parts["bias_output"]))
+    start = (tf.constant(0), sums, logits, tf.TensorArray(tf.float32, size, element_shape=[None]))
+    drawn = tf.while_loop(lambda place, *_: place < size, one_dimension, start)[3]
+    return tf.transpose(drawn.stack())
+
+
+# -- whether a MADE is a density at all: no output may depend on its own input or on a later one -------------------
+
+
+def largest_leak(network: MADENetwork, kernels: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
+    """The largest forbidden entry of the Jacobian of a network's outputs, float32; 0 where it is autoregressive.
+
+    max |d logit_e / d x_d| over all d, e with order[d] >= order[e], of the network with the absolute values of its
+    weights and softplus for its activation: there no path from an input to an output is cancelled by another, nor
+    hidden by a unit that happens to be off. `kernels`, `[kernels.size]`, are times the connectivity; `order` is `[D]`.
+    """
+    open_network = MADENetwork(dataclasses.replace(network.config, activation="softplus"))
+    local = tf.zeros([network.local.size])
+    copies = tf.zeros([network.config.input_size] * 2)
+    with tf.GradientTape() as tape:
+        tape.watch(copies)
+        # Output e of copy e: one gradient gives all rows of the Jacobian.
+        total = tf.linalg.trace(open_network.logits(tf.abs(kernels), local, copies))
+    slopes = tape.gradient(total, copies, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return tf.reduce_max(tf.where(order[None, :] >= order[:, None], slopes, 0.0))
+
+
+def largest_leak_of_patterns(network: MADENetwork, kernels: tf.Tensor, plan: tf.Tensor) -> tf.Tensor:
+    """The largest of `largest_leak` over all patterns; `kernels` are those before connectivity."""
+
+    def of_pattern(pattern: tf.Tensor) -> tf.Tensor:
+        return largest_leak(network, kernels * network.connectivity(plan, pattern), network.order(plan, pattern))
+
+    return tf.reduce_max(tf.map_fn(of_pattern, tf.range(network.num_patterns), fn_output_signature=tf.float32))

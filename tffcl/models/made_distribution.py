@@ -13,9 +13,8 @@ import tensorflow_probability as tfp
 
 from tffcl import errors
 from tffcl.layers.autoregressive import as_order
-from tffcl.models import made_sampling
-from tffcl.models.made import MADENetwork
-from tffcl.models.made_config import MADEConfig
+from tffcl.models.made import MADENetwork, draw
+from tffcl.models.registry import MADEConfig
 
 
 class MADE(tfp.distributions.Distribution):
@@ -47,7 +46,7 @@ class MADE(tfp.distributions.Distribution):
       seed: of the first parameters and of the plan.
       kernels: float32 `[kernels.size]`, before connectivity; without it new variables.
       local: float32 `[local.size]`; without it new variables.
-      plan: int32 `[2 + D]`, mask key and order; without it one that hangs from the seed.
+      plan: int32 `[2 + D]`, mask key and order; without it one drawn from the seed.
       observed: float32 `[D]`, 0 at dimensions that only pad: neither scored nor drawn; without it all ones.
 
     Raises:
@@ -76,17 +75,9 @@ class MADE(tfp.distributions.Distribution):
     ):
         parameters = dict(locals())
         config = MADEConfig(
-            input_size,
-            tuple(hidden),
-            direct,
-            order,
-            order_agnostic,
-            connectivity_agnostic,
-            num_masks,
-            activation,
-            share_biases,
-            base_scale=base_scale,
-        )
+            input_size, tuple(hidden), direct, order, order_agnostic, connectivity_agnostic, num_masks,
+            activation=activation, share_biases=share_biases, base_scale=base_scale,
+        )  # fmt: skip
         with tf.name_scope(name) as scope:
             self.network = network = MADENetwork(config)
             key, ones = _key(seed), np.ones(input_size)
@@ -96,20 +87,14 @@ class MADE(tfp.distributions.Distribution):
             self.plan = network.initial_plan(key) if plan is None else _plan(plan, input_size)
             self.observed = _held("observed", input_size, ones if observed is None else observed)
             # One trace for all sizes of samples, made when the first is drawn.
-            self._draw = tf.function(functools.partial(made_sampling.draw, network), autograph=False)
+            self._draw = tf.function(functools.partial(draw, network), autograph=False)
             super().__init__(
-                dtype=tf.float32,
-                reparameterization_type=tfp.distributions.NOT_REPARAMETERIZED,
-                validate_args=False,
-                allow_nan_stats=False,
-                parameters=parameters,
-                name=scope,
-            )
+                tf.float32, tfp.distributions.NOT_REPARAMETERIZED, validate_args=False, allow_nan_stats=False,
+                parameters=parameters, name=scope,
+            )  # fmt: skip
 
     @classmethod
-    def from_task(
-        cls, network: MADENetwork, kernels: Any, local: Any, plan: Any, observed: Any = None
-    ) -> MADE:
+    def from_task(cls, network: MADENetwork, kernels: Any, local: Any, plan: Any, observed: Any = None) -> MADE:
         """The density that a client's task has learned.
 
         Args:
@@ -123,19 +108,18 @@ class MADE(tfp.distributions.Distribution):
           InputError: a vector of another size.
         """
         known = {f.name: getattr(network.config, f.name) for f in dataclasses.fields(network.config)}
-        for training_only in ("synchronised", "attention_start"):
+        for training_only in ("distinct_masks", "attention_start"):
             del known[training_only]
         return cls(**known, kernels=kernels, local=local, plan=plan, observed=observed)
 
     def log_prob_of_pattern(self, value: Any, pattern: tf.Tensor | int) -> tf.Tensor:
-        """What one pattern of connectivity alone says: log p(x) in nats, the shape of `value` without its last."""
+        """Log-probability under one pattern of connectivity, in nats, of the shape of `value` without its last axis."""
         rows, lead = self._rows(value)
         return tf.reshape(-self._losses(rows, pattern), lead)
 
     def _losses(self, rows: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor:
         kernels = self.kernels * self.network.connectivity(self.plan, pattern)
-        context = {"observed": self.observed}
-        return self.network.losses(kernels, self.local, None, context, {"x": rows}, None)
+        return self.network.losses(kernels, self.local, None, {"observed": self.observed}, {"x": rows}, None)
 
     def _log_prob(self, value: tf.Tensor) -> tf.Tensor:
         count = self.network.num_patterns
@@ -160,8 +144,8 @@ class MADE(tfp.distributions.Distribution):
         # TFP takes an integer for the seed of a stateful generator, whose second draw is another.
         key = _key(int(seed)) if isinstance(seed, (int, np.integer)) else tfp.random.sanitize_seed(seed)
         count = tf.convert_to_tensor(n, tf.int32)
-        held = map(tf.convert_to_tensor, (self.kernels, self.local, self.plan, self.observed))
-        return self._draw(*held, count, key)
+        parameters = map(tf.convert_to_tensor, (self.kernels, self.local, self.plan, self.observed))
+        return self._draw(*parameters, count, key)
 
     def _batch_shape(self) -> tf.TensorShape:
         return tf.TensorShape([])
@@ -180,19 +164,18 @@ def _key(seed: int) -> tf.Tensor:
     return tf.constant([seed & 0x7FFFFFFF, (seed >> 31) & 0x7FFFFFFF], tf.int32)
 
 
-def _held(name: str, size: int, given: Any, first: Any = None) -> Any:
+def _held(name: str, size: int, values: Any, initial: Any = None) -> Any:
     """A float32 vector of the right size; variables stay variables, and a new one stands for None."""
-    if given is None:
-        return tf.Variable(first, name=name)
-    held = given if isinstance(given, tf.Variable) else tf.convert_to_tensor(given)
-    if held.shape != [size]:
-        raise errors.InputError(f"{name}: expected shape [{size}], found {held.shape}")
-    return held if held.dtype == tf.float32 else tf.cast(held, tf.float32)
+    if values is None:
+        return tf.Variable(initial, name=name)
+    vector = values if isinstance(values, tf.Variable) else tf.convert_to_tensor(values)
+    if vector.shape != [size]:
+        raise errors.InputError(f"{name}: expected shape [{size}], found {vector.shape}")
+    return vector if vector.dtype == tf.float32 else tf.cast(vector, tf.float32)
 
 
 def _plan(plan: Any, input_size: int) -> tf.Tensor:
-    held = tf.convert_to_tensor(plan)
-    if held.shape != [2 + input_size]:
-        raise errors.InputError(f"plan: expected shape [{2 + input_size}], found {held.shape}")
-    held = tf.cast(held, tf.int32)
-    return tf.concat([held[:2], as_order(held[2:], input_size)], 0)
+    plan = tf.cast(tf.convert_to_tensor(plan), tf.int32)
+    if plan.shape != [2 + input_size]:
+        raise errors.InputError(f"plan: expected shape [{2 + input_size}], found {plan.shape}")
+    return tf.concat([plan[:2], as_order(plan[2:], input_size)], 0)

@@ -1,4 +1,4 @@
-"""What a client work needs of a model: pure functions of flat vectors.
+"""Networks as client works use them: pure functions of flat vectors.
 
 The kernels are what federated continual learning decomposes and shares; the local parts (biases, projections,
 head) belong to one client and one task. Both travel as one flat float32 vector each and are split inside.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import abc
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +21,7 @@ Tensors = Mapping[str, tf.Tensor]
 
 
 class Network(abc.ABC):
-    """A model with `num_foreign` places for what other clients have learned.
+    """A model with `num_foreign` places for the adaptives of other clients.
 
     Attributes:
       kernels: layout of the kernels that are shared (and decomposed, where the method does so).
@@ -30,9 +31,6 @@ class Network(abc.ABC):
       adds_foreign: foreign adaptives are added into the kernels (FedSeIT eq. 4) instead of standing apart (eq. 2).
       context_type / example_type / prepared_type: types of the data, see `tffcl.templates.ClientWork`.
       max_classes: labels lie in [0, max_classes); None for a density, which has no labels.
-      plan_size: entries of the plan, what the server decides once for all clients (seed and order of masks).
-      starts_from_data: `start` has something to say.
-      num_patterns: J, patterns of connectivity that training goes through and evaluation averages over.
     """
 
     kernels: KernelLayout
@@ -44,9 +42,6 @@ class Network(abc.ABC):
     example_type: OrderedDict
     prepared_type: OrderedDict
     max_classes: int | None = None
-    plan_size: int = 0
-    starts_from_data: bool = False
-    num_patterns: int = 1
 
     @property
     def local_pieces(self) -> tuple[int, ...]:
@@ -62,23 +57,20 @@ class Network(abc.ABC):
     def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
         """The first base, float32 `[kernels.size]`."""
 
-    @abc.abstractmethod
     def initial_local(self, key: tf.Tensor) -> tf.Tensor:
-        """The first local parameters of a task, float32 `[local.size]`."""
+        """The first local parameters of a task, float32 `[local.size]`; zeros by default."""
+        del key
+        return tf.zeros([self.local.size])
 
-    @abc.abstractmethod
     def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
-        """The first attention of a task, float32 `attention_shape`."""
+        """The first attention of a task, float32 `attention_shape`; zeros by default."""
+        del key
+        return tf.zeros(self.attention_shape)
 
     def prepare(self, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """Adds to examples what foreign adaptives (float32 `[k, kernels.size]`), being frozen, make of them."""
         del foreign, context
         return examples
-
-    def start(self, local: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
-        """The first local parameters of a task as the client's own training examples suggest them."""
-        del context, examples
-        return local
 
     def batch(self, examples: Tensors, rows: tf.Tensor) -> Tensors:
         """Prepared examples number `rows`, int32 `[n]`, in whatever form this network's `losses` takes them."""
@@ -105,43 +97,39 @@ class Network(abc.ABC):
           dropout_key: int32 `[2]`; without it nothing is dropped.
         """
 
-    def squared_gradients(
-        self, kernels: tf.Tensor, local: tf.Tensor, context: Tensors, examples: Tensors
-    ) -> tf.Tensor | None:
-        """sum_i (d loss_i / d kernels)^2 over the examples, float32 `[kernels.size]`, where there is a shorter way.
 
-        None, the default, leaves it to one gradient an example. Arguments as for `losses`.
-        """
-        del kernels, local, context, examples
-        return None
+AnyNetwork = TypeVar("AnyNetwork", bound=Network)
+CLASSES = "classes"  # entry of a context: bool `[L]`, the labels that may occur
+_NEVER = -1e9  # exp(_NEVER - any score) is 0 in float32, and its cross-entropy is still finite
 
-    # -- connectivity, for networks whose kernels stand under a mask that is not learned (MADE) -----------------
 
-    def initial_plan(self, key: tf.Tensor) -> tf.Tensor:
-        """The server's plan, int32 `[plan_size]`."""
-        del key
-        return tf.zeros([0], tf.int32)
+def competing(logits: tf.Tensor, context: Tensors) -> tf.Tensor:
+    """Class scores `[N, L]` in which only the labels that may occur compete: others have no probability, no gradient.
 
-    def client_plan(self, plan: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        """The plan that a client goes by: the server's, unless clients draw their own from their own key."""
-        del key
-        return plan
+    With one head over all labels of a data set, softmax would otherwise push down the labels that a client does not
+    have, and a label that no test example can have would win.
 
-    def connectivity(self, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor | None:
-        """M of pattern number `pattern` of J: float32 `[kernels.size]` of zeros and ones; None where all is one."""
-        del plan, pattern
-        return None
+    Args:
+      logits: float32 `[N, L]`.
+      context: with `classes`, bool `[L]`; without, all labels compete.
+    """
+    return tf.where(context[CLASSES], logits, _NEVER) if CLASSES in context else logits
 
-    def support(self, plan: tf.Tensor) -> tf.Tensor | None:
-        """Which entries of the kernels any pattern uses, float32 `[kernels.size]`; None where all are used."""
-        if self.connectivity(plan, 0) is None:
-            return None
-        used = tf.zeros([self.kernels.size])
 
-        def one_more(pattern: tf.Tensor, used: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return pattern + 1, tf.maximum(used, self.connectivity(plan, pattern))
+def with_label_mask(network: AnyNetwork) -> AnyNetwork:
+    """The classifier, whose contexts from now on say which labels compete (see `competing`)."""
+    network.context_type = OrderedDict(network.context_type, **label_mask_type(network.max_classes))
+    return network
 
-        return tf.while_loop(lambda pattern, _: pattern < self.num_patterns, one_more, (0, used))[1]
+
+def label_mask_type(size: int | None) -> OrderedDict:
+    """The entry of a context that says which of `size` labels compete."""
+    return OrderedDict([(CLASSES, tff.TensorType(np.bool_, [size]))])
+
+
+def occurring(labels: tf.Tensor, size: int) -> tf.Tensor:
+    """Which of `size` labels occur among int32 `[N]`: bool `[size]`."""
+    return tf.math.bincount(labels, minlength=size, maxlength=size) > 0
 
 
 class Classifier(Network):
@@ -171,8 +159,68 @@ class Classifier(Network):
         dropout_key: tf.Tensor | None,
     ) -> tf.Tensor:
         """Cross-entropy of each example in nats."""
-        logits = self.logits(kernels, local, attention, context, examples, dropout_key)
+        logits = competing(self.logits(kernels, local, attention, context, examples, dropout_key), context)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], logits)
+
+
+class Masks:
+    """What a masked autoencoder (MADE) needs beyond a `Network`; here the defaults, for networks without masks.
+
+    Attributes:
+      plan_size: entries of the plan, the key and order of the masks that the server draws once for all clients.
+      num_patterns: J, patterns of connectivity that training goes through and evaluation averages over.
+    """
+
+    plan_size: int = 0
+    num_patterns: int = 1
+
+    def initial_plan(self, key: tf.Tensor) -> tf.Tensor:
+        """The server's plan, int32 `[plan_size]`."""
+        del key
+        return tf.zeros([0], tf.int32)
+
+    def client_plan(self, plan: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        """The plan that a client goes by: the server's, unless clients draw their own from their own key."""
+        del key
+        return plan
+
+    def connectivity(self, plan: tf.Tensor, pattern: tf.Tensor | int) -> tf.Tensor | None:
+        """M of pattern number `pattern` of J: float32 `[kernels.size]` of zeros and ones; None where all is one."""
+        del plan, pattern
+        return None
+
+    def support(self, plan: tf.Tensor) -> tf.Tensor | None:
+        """Which entries of the kernels any pattern uses, float32 `[kernels.size]`; None where all are used."""
+        del plan
+        return None
+
+    def start(self, local: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
+        """A task's first local parameters, float32 `[local.size]`, given its training examples; `local` by default."""
+        del context, examples
+        return local
+
+    def squared_gradients(
+        self, kernels: tf.Tensor, local: tf.Tensor, context: Tensors, examples: Tensors
+    ) -> tf.Tensor | None:
+        """sum_i (d loss_i / d kernels)^2, float32 `[kernels.size]`; None where it takes one gradient an example."""
+        del kernels, local, context, examples
+        return None
+
+
+class MaskedNetwork(Masks, Network):
+    """A network whose kernels stand under a mask that is not learned (MADE)."""
+
+    def support(self, plan: tf.Tensor) -> tf.Tensor | None:
+        def one_more(pattern: tf.Tensor, used: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return pattern + 1, tf.maximum(used, self.connectivity(plan, pattern))
+
+        start = (0, tf.zeros([self.kernels.size]))
+        return tf.while_loop(lambda pattern, _: pattern < self.num_patterns, one_more, start)[1]
+
+
+def masks_of(network: Network) -> Masks:
+    """The masks of any network."""
+    return network if isinstance(network, MaskedNetwork) else Masks()
 
 
 def document_types(embedding_size: int) -> tuple[OrderedDict, OrderedDict]:
@@ -196,14 +244,11 @@ def dropout(values: tf.Tensor, rate: float, key: tf.Tensor | None) -> tf.Tensor:
     return tf.where(keep, values / (1.0 - rate), 0.0)
 
 
-def glorot_uniform(shapes: Iterable[Sequence[int]], key: tf.Tensor, scale: float = 1.0) -> list[tf.Tensor]:
-    """One Glorot-uniform tensor for each shape, each from its own fold of `key`; vectors (biases) are zero."""
-    drawn = []
-    for index, shape in enumerate(shapes):
-        if len(shape) < 2:
-            drawn.append(tf.zeros(shape))
-            continue
-        limit = scale * glorot_limit(shape)
+def glorot_uniform(layout: VectorLayout, key: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
+    """Glorot-uniform tensors, each from its own fold of `key`, and vectors (biases) of zeros: `[layout.size]`."""
+    drawn = {}
+    for index, (name, shape) in enumerate(layout.parts):
+        limit = scale * glorot_limit(shape) if len(shape) > 1 else 0.0
         folded = tf.random.experimental.stateless_fold_in(key, index)
-        drawn.append(tf.random.stateless_uniform(shape, folded, -limit, limit))
-    return drawn
+        drawn[name] = tf.random.stateless_uniform(shape, folded, -limit, limit) if limit else tf.zeros(shape)
+    return layout.join(drawn)

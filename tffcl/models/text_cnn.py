@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 
 import numpy as np
@@ -10,50 +9,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.layers import foreign as foreign_lib
-from tffcl.layers import windows
+from tffcl.layers import text
 from tffcl.layers.kernels import KernelLayout, VectorLayout
 from tffcl.models.network import Classifier, Tensors, document_types, dropout, glorot_uniform
-
-
-@dataclasses.dataclass(frozen=True)
-class TextCNNConfig:
-    """Sizes of a TextCNN.
-
-    Attributes:
-      embedding_size: D, dimension of the (frozen) word vectors.
-      max_classes: labels of a task.
-      kernel_sizes: words that a filter spans, F in the paper.
-      num_filters: filters of each kernel size.
-      dropout: share of features dropped before the head.
-      base_scale: width of the base's first values, in units of Glorot's. A small one leaves room to the adaptives,
-        which start at a share of it and are what keeps tasks apart: worth 4 to 6 points of TTA on TREC6
-        at the paper's settings.
-      attention_scale: the first attention is uniform in [1 - s, 1 + s] (FedSeIT) or [-s, s] (FedWeIT).
-    """
-
-    embedding_size: int
-    max_classes: int = 4
-    kernel_sizes: tuple[int, ...] = (3, 4, 5)
-    num_filters: int = 128
-    dropout: float = 0.3
-    base_scale: float = 0.2
-    attention_scale: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("embedding_size", "max_classes", "num_filters"):
-            if getattr(self, name) < 1:
-                raise errors.InputError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        if not self.kernel_sizes or min(self.kernel_sizes) < 1:
-            raise errors.InputError(f"kernel_sizes: expected sizes of at least 1, found {self.kernel_sizes}")
-        if len(set(self.kernel_sizes)) < len(self.kernel_sizes):
-            raise errors.InputError(f"kernel_sizes: expected each size once, found {self.kernel_sizes}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise errors.InputError(f"dropout: expected a share in [0, 1), found {self.dropout}")
+from tffcl.models.registry import TextCNNConfig
 
 
 class _TextNetwork(Classifier):
-    """What both networks have: convolutions over word vectors, and documents as data."""
+    """Convolutions over word vectors, with documents as data."""
 
     def __init__(self, config: TextCNNConfig, num_foreign: int):
         if num_foreign < 0:
@@ -61,35 +24,35 @@ class _TextNetwork(Classifier):
         self.config = config
         self.num_foreign = num_foreign
         self.max_classes = config.max_classes
+        self.num_features = config.num_filters * len(config.kernel_sizes)  # pooled features of a document
         self.kernels = KernelLayout(
             tuple((f"conv_{k}", (k, config.embedding_size, config.num_filters)) for k in config.kernel_sizes)
         )
+        self._biases = tuple((f"bias_{k}", (config.num_filters,)) for k in config.kernel_sizes)
+        self._head = (("head_kernel", (self.num_features, config.max_classes)), ("head_bias", (config.max_classes,)))
         self.context_type, documents = document_types(config.embedding_size)
         self.example_type = OrderedDict(documents, label=tff.TensorType(np.int32, [None]))
         self.prepared_type = self.example_type
 
-    @property
-    def num_features(self) -> int:
-        """Pooled features of a document: filters of all kernel sizes."""
-        return self.config.num_filters * len(self.config.kernel_sizes)
-
-    def _bias_parts(self) -> tuple:
-        return tuple((f"bias_{k}", (self.config.num_filters,)) for k in self.config.kernel_sizes)
-
     def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
-        shapes = [shape for _, shape in self.kernels.parts]
-        drawn = glorot_uniform(shapes, key, self.config.base_scale)
-        return tf.concat([tf.reshape(kernel, [-1]) for kernel in drawn], 0)
+        return glorot_uniform(self.kernels, key, self.config.base_scale)
 
     def initial_local(self, key: tf.Tensor) -> tf.Tensor:
-        drawn = glorot_uniform([shape for _, shape in self.local.parts], key)
-        return tf.concat([tf.reshape(part, [-1]) for part in drawn], 0)
+        return glorot_uniform(self.local, key)
+
+    def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
+        centre, scale = 0.0 if self.adds_foreign else 1.0, self.config.attention_scale
+        return tf.random.stateless_uniform(self.attention_shape, key, centre - scale, centre + scale)
 
     def _features(self, kernels: tf.Tensor, local: Tensors, context: Tensors, examples: Tensors) -> tf.Tensor:
         own = self.kernels.split(kernels)
-        biases = [local[f"bias_{k}"] for k in self.config.kernel_sizes]
-        tokens = windows.padded(context["tokens"], examples["start"], examples["length"])
-        return windows.pooled_convolution(tokens, context["vectors"], list(own.values()), biases)
+        tokens = text.padded(context["tokens"], examples["start"], examples["length"])
+        biases = [local[name] for name, _ in self._biases]
+        return text.pooled_convolution(tokens, context["vectors"], list(own.values()), biases)
+
+    def _scores(self, features: tf.Tensor, local: Tensors, dropout_key: tf.Tensor | None) -> tf.Tensor:
+        features = dropout(features, self.config.dropout, dropout_key)
+        return tf.matmul(features, local["head_kernel"]) + local["head_bias"]
 
 
 class TextCNN(_TextNetwork):
@@ -100,15 +63,7 @@ class TextCNN(_TextNetwork):
 
     def __init__(self, config: TextCNNConfig, num_foreign: int = 0):
         super().__init__(config, num_foreign)
-        head = (
-            ("head_kernel", (self.num_features, config.max_classes)),
-            ("head_bias", (config.max_classes,)),
-        )
-        self.local = VectorLayout(self._bias_parts() + head)
-
-    def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
-        scale = self.config.attention_scale
-        return tf.random.stateless_uniform(self.attention_shape, key, -scale, scale)
+        self.local = VectorLayout(self._biases + self._head)
 
     def logits(
         self,
@@ -120,9 +75,7 @@ class TextCNN(_TextNetwork):
         dropout_key: tf.Tensor | None,
     ) -> tf.Tensor:
         parts = self.local.split(local)
-        features = self._features(kernels, parts, context, examples)
-        features = dropout(features, self.config.dropout, dropout_key)
-        return tf.matmul(features, parts["head_kernel"]) + parts["head_bias"]
+        return self._scores(self._features(kernels, parts, context, examples), parts, dropout_key)
 
 
 class AlignedTextCNN(_TextNetwork):
@@ -132,48 +85,26 @@ class AlignedTextCNN(_TextNetwork):
 
     def __init__(self, config: TextCNNConfig, num_foreign: int):
         super().__init__(config, num_foreign)
-        filters, features = config.num_filters, self.num_features
-        projections = tuple(
-            (f"foreign_projection_{k}", (num_foreign * filters, filters)) for k in config.kernel_sizes
-        )
-        self.local = VectorLayout(
-            self._bias_parts()
-            + projections
-            + (
-                ("augment_projection", (2 * features, features)),
-                ("augment_bias", (features,)),
-                ("head_kernel", (features, config.max_classes)),
-                ("head_bias", (config.max_classes,)),
-            )
-        )
+        sizes, filters, features = config.kernel_sizes, config.num_filters, self.num_features
+        projections = tuple((f"foreign_projection_{k}", (num_foreign * filters, filters)) for k in sizes)
+        augment = (("augment_projection", (2 * features, features)), ("augment_bias", (features,)))
+        self.local = VectorLayout(self._biases + projections + augment + self._head)
         self.shareable = tuple(name for name, _ in self.local.parts if not name.startswith("bias_"))
-        kernels = len(config.kernel_sizes)
         # The same vector with W_f as one tensor of K squares for each kernel size.
-        joint = (("foreign_projection", (kernels, num_foreign, filters, filters)),)
-        self._parts = VectorLayout(self._bias_parts() + joint + self.local.parts[2 * kernels :])
+        joint = (("foreign_projection", (len(sizes), num_foreign, filters, filters)),)
+        self._parts = VectorLayout(self._biases + joint + augment + self._head)
         responses = tff.TensorType(np.float32, [None, None, 2, features])
         self.prepared_type = OrderedDict(**self.example_type, foreign=responses)
 
     @property
     def local_pieces(self) -> tuple[int, ...]:
-        """W_f, which is most of it, apart from what stands before and behind."""
+        """W_f, most of the entries, apart from the entries before and behind it."""
         own = self._parts.slice_of("foreign_projection")
         return own.start, own.stop - own.start, self.local.size - own.stop
 
-    def initial_attention(self, key: tf.Tensor) -> tf.Tensor:
-        scale = self.config.attention_scale
-        return tf.random.stateless_uniform(self.attention_shape, key, 1.0 - scale, 1.0 + scale)
-
     def prepare(self, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
-        responses = foreign_lib.foreign_responses(
-            self.kernels,
-            foreign,
-            context["tokens"],
-            examples["start"],
-            examples["length"],
-            context["vectors"],
-        )
-        return OrderedDict(**examples, foreign=responses)
+        documents = (context["tokens"], examples["start"], examples["length"], context["vectors"])
+        return OrderedDict(**examples, foreign=text.foreign_responses(self.kernels, foreign, *documents))
 
     def batch(self, examples: Tensors, rows: tf.Tensor) -> Tensors:
         """Examples number `rows`, but `foreign` whole: `aligned` looks up no more of it than it needs."""
@@ -191,10 +122,6 @@ class AlignedTextCNN(_TextNetwork):
     ) -> tf.Tensor:
         parts = self._parts.split(local)
         own = self._features(kernels, parts, context, examples)
-        aligned = foreign_lib.aligned(
-            attention, examples["foreign"], parts["foreign_projection"], examples.get("rows")
-        )
-        augmented = tf.concat([own, aligned], axis=1)
-        augmented = tf.nn.relu(tf.matmul(augmented, parts["augment_projection"]) + parts["augment_bias"])
-        augmented = dropout(augmented, self.config.dropout, dropout_key)
-        return tf.matmul(augmented, parts["head_kernel"]) + parts["head_bias"]
+        aligned = text.aligned(attention, examples["foreign"], parts["foreign_projection"], examples.get("rows"))
+        joined = tf.matmul(tf.concat([own, aligned], axis=1), parts["augment_projection"]) + parts["augment_bias"]
+        return self._scores(tf.nn.relu(joined), parts, dropout_key)

@@ -11,7 +11,6 @@ those of the arrays in the files, is passed over for the one before it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import logging
@@ -19,18 +18,18 @@ import pathlib
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import tree
 
-from tffcl import storage
+from tffcl import archive, storage
 from tffcl.errors import RunError
-from tffcl.program.client_store import ClientStore
-from tffcl.program.files import plain, write_json
-from tffcl.program.history import History
-from tffcl.program.state import RunState
-from tffcl.transfers import KnowledgeBase, archive
+from tffcl.program.state import ClientStore, RunState
+from tffcl.transfers import KnowledgeBase
+
+if TYPE_CHECKING:
+    from tffcl.program.run_directory import History
 
 _KEPT = 2
 _FORMAT = 4
@@ -40,34 +39,8 @@ _SECRET = "secret/"  # what the names of secrets begin with
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """A file with some entries of a client's state, as they were at its step."""
-
-    name: str
-    checksum: str
-    entries: frozenset[str]
-
-
-@dataclasses.dataclass
-class _Saved:
-    """Where a client's state lies: in a later part what stands in an earlier one, too, is newer."""
-
-    parts: list[_Part] = dataclasses.field(default_factory=list)
-    versions: dict[str, int] = dataclasses.field(default_factory=dict)
-
-    def add(self, part: _Part) -> None:
-        """One more part; those of which nothing counts any longer go."""
-        self.parts.append(part)
-        newer: set[str] = set()
-        for one in reversed(list(self.parts)):
-            if one.entries <= newer:
-                self.parts.remove(one)
-            newer |= one.entries
-
-    def files(self) -> list[tuple[str, str]]:
-        """Name and checksum of every part."""
-        return [(part.name, part.checksum) for part in self.parts]
+# By entry of a client's state the file in which it was last written, its checksum, and the entry's version there.
+_Files = dict[str, tuple[str, str, int]]
 
 
 class Checkpoints:
@@ -75,15 +48,11 @@ class Checkpoints:
 
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
-        self._clients: dict[int, _Saved] = {}
+        self._clients: dict[int, _Files] = {}
         self._knowledge: list[tuple[int, str, str]] = []  # entries up to a file's end, its name and checksum
 
     def save(self, state: RunState, history: History) -> None:
-        """Writes a checkpoint, then removes those that are older than the last two.
-
-        Args:
-          state: of the run.
-          history: of the run up to this point.
+        """Writes a checkpoint of a run, with its history so far, then removes those older than the last two.
 
         Raises:
           RunError: it cannot be written, for want of room for example; the checkpoint before it is untouched.
@@ -108,10 +77,14 @@ class Checkpoints:
             "selections": state.selections,
             "history": [history.size, history.checksum],
             "server": server,
-            "clients": [self._clients[client].files() for client in range(len(state.store))],
+            # In the order of their steps: an entry that stands in several files is newest in the last.
+            "clients": [
+                sorted({(name, checksum) for name, checksum, _ in self._clients[client].values()})
+                for client in range(len(state.store))
+            ],
             "knowledge": self._knowledge,
         }
-        write_json(self._folder / f"{step:08d}.json", {**manifest, "checksum": _checksum(manifest)})
+        storage.write_json(self._folder / f"{step:08d}.json", {**manifest, "checksum": _checksum(manifest)})
         self._remove_old([*steps, step])
 
     def any(self) -> bool:
@@ -119,11 +92,9 @@ class Checkpoints:
         return bool(self._steps())
 
     def restore(self, template: RunState, history: History) -> Optional[RunState]:
-        """The state at the last whole checkpoint; None where there is none.
+        """The state at the last whole checkpoint, and `history` with the events up to there; None where there is none.
 
-        Args:
-          template: a first state of the same process, which says how the values are arranged.
-          history: of the run; has the events up to that checkpoint then.
+        `template` is a first state of the same process, which says how the values are arranged.
 
         Raises:
           RunError: there are checkpoints, but not one of them is whole.
@@ -150,10 +121,8 @@ class Checkpoints:
         try:
             for name, checksum in _files(manifest):
                 if archive.checksum(self._folder / name) != checksum:
-                    raise RunError(
-                        f"{self._folder / name} is damaged: it is not what its checkpoint tells of"
-                    )
-            saved: dict[int, _Saved] = {}
+                    raise RunError(f"{self._folder / name} is damaged: it is not what its checkpoint tells of")
+            saved: dict[int, _Files] = {}
             server = archive.read(self._folder / manifest["server"][0])
             state = RunState(
                 _server_state(server, template),
@@ -164,8 +133,6 @@ class Checkpoints:
             )
             if len(state.selections) not in (state.task, state.task + 1):
                 raise ValueError(f"{len(state.selections)} selections in task {state.task}")
-            for client, one in saved.items():
-                one.versions = state.store.versions(client)
             history.read(*manifest["history"])
             self._clients = saved
             self._knowledge = [tuple(one) for one in manifest["knowledge"]]
@@ -174,16 +141,16 @@ class Checkpoints:
             raise RunError(f"{path} is no checkpoint of this run ({error!r})") from error
 
     def _client_states(
-        self, clients: list[list[tuple[str, str]]], template: RunState, saved: dict[int, _Saved]
+        self, clients: list[list[tuple[str, str]]], template: RunState, saved: dict[int, _Files]
     ) -> Iterator[OrderedDict]:
-        """The states of all clients, read one by one; `saved` gets what each was read from."""
+        """The states of all clients, read one by one; `saved` gets the files that each was read from."""
         if len(clients) != len(template.store):
             raise ValueError(f"{len(clients)} clients, expected {len(template.store)}")
         for client, files in enumerate(clients):
-            arrays, saved[client] = {}, _Saved()
+            arrays, saved[client] = {}, {}
             for name, checksum in files:
                 part = archive.read(self._folder / name)
-                saved[client].add(_Part(name, checksum, frozenset(part)))
+                saved[client].update(dict.fromkeys(part, (name, checksum, 0)))
                 arrays.update(part)
             yield OrderedDict((entry, arrays[entry]) for entry in template.store.versions(client))
 
@@ -197,14 +164,12 @@ class Checkpoints:
     def _save_clients(self, written: list[pathlib.Path], step: int, store: ClientStore) -> None:
         """A file for each client that has entries which changed since they were last written, with these."""
         for client in range(len(store)):
-            saved = self._clients.setdefault(client, _Saved())
-            versions = store.versions(client)
-            changed = [entry for entry, version in versions.items() if saved.versions.get(entry) != version]
+            saved, versions = self._clients.setdefault(client, {}), store.versions(client)
+            changed = [entry for entry, now in versions.items() if entry not in saved or saved[entry][2] != now]
             if changed:
                 name = f"client-{client:04d}-{step:08d}.npz"
-                name, checksum = self._write(written, name, store.entries(client, changed))
-                saved.add(_Part(name, checksum, frozenset(changed)))
-                saved.versions = versions
+                file = self._write(written, name, store.entries(client, changed))
+                saved.update({entry: (*file, versions[entry]) for entry in changed})
 
     def _save_knowledge(self, written: list[pathlib.Path], base: KnowledgeBase) -> None:
         """A file of the entries that are in none yet; one even if there are none."""
@@ -216,9 +181,7 @@ class Checkpoints:
             self._knowledge.append((len(base), path.name, archive.checksum(path)))
 
     def _steps(self) -> list[int]:
-        return sorted(
-            int(path.stem) for path in self._folder.glob("*.json") if _MANIFEST.fullmatch(path.name)
-        )
+        return sorted(int(path.stem) for path in self._folder.glob("*.json") if _MANIFEST.fullmatch(path.name))
 
     def _remove_later(self, step: int) -> None:
         """Damaged ones after the one that is gone on from, lest they be taken for the last again."""
@@ -247,15 +210,11 @@ class Checkpoints:
 def _checksum(manifest: Mapping[str, Any]) -> str:
     """SHA-256 of all of a manifest but its checksum, whatever its layout."""
     values = {name: value for name, value in manifest.items() if name != "checksum"}
-    return hashlib.sha256(json.dumps(plain(values), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(storage.plain(values), sort_keys=True).encode()).hexdigest()
 
 
 def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
-    """A manifest that is as it was written.
-
-    Raises:
-      RunError: it is not, or of another version, or names what is no file of a checkpoint.
-    """
+    """A manifest; RunError if it is not as it was written, of another version, or names what is no checkpoint's."""
     manifest = storage.read_object(path, "a checkpoint", error=RunError)
     if manifest.get("format") != _FORMAT:
         raise RunError(
@@ -287,12 +246,7 @@ def _server_arrays(state: RunState) -> dict[str, np.ndarray]:
 
 
 def _server_state(arrays: dict[str, np.ndarray], template: RunState) -> Any:
-    """The server's state out of `_server_arrays`.
-
-    Raises:
-      KeyError: an array is missing.
-      ValueError: a value has another dtype or shape than the process starts with.
-    """
+    """Out of `_server_arrays`; KeyError or ValueError where a value is missing or of another dtype or rank."""
     leaves = []
     for place, old in enumerate(map(np.asarray, tree.flatten(template.server))):
         leaf = arrays[f"server/{place}"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -11,26 +13,26 @@ import numpy as np
 
 from tffcl import runtime
 from tffcl.aggregators import ClientPrivacy
-from tffcl.errors import InputError, OperationError
-from tffcl.program import checks, clocks, communication, events, run_directory
-from tffcl.program import privacy as privacy_lib
+from tffcl.archive import Shelf
+from tffcl.errors import InputError, OperationError, RunError
+from tffcl.program import cohorts, events, run_directory
 from tffcl.program import state as state_lib
-from tffcl.program.client_data import AnyClientData, ClientTask
+from tffcl.program.client_data import AnyClientData
 from tffcl.program.client_files import ClientFiles
-from tffcl.program.history import Event
-from tffcl.program.preparation import MESSAGE_BYTES, AnyPrepared, parts_below, prepare_task, train_round
+from tffcl.program.client_folders import StoredData
+from tffcl.program.events import Event
 from tffcl.program.reporters import Reporter, default_reporters
-from tffcl.program.results import Results, results_of
-from tffcl.program.scoring import Rows, evaluate_tasks, scores_are, unchanged_scores
-from tffcl.program.settings import Settings
-from tffcl.program.stored_data import StoredData
-from tffcl.program.task_data import TaskData
+from tffcl.program.results import Results, Settings, privacy_accounts, results_of
+from tffcl.program.state import ClientStore
+from tffcl.program.task_data import Summarise, TaskData, check_data
 from tffcl.streams import Enrollment
-from tffcl.templates import ContinualProcess, admission, placed
+from tffcl.templates import ContinualProcess, admission, tff_types
 from tffcl.transfers import Transfer
-from tffcl.transfers.shelf import Shelf
 
-Summarise = Callable[[ClientTask], np.ndarray]
+logger = logging.getLogger(__name__)
+
+OnStart = Callable[[Optional[pathlib.Path]], None]
+Finish = Callable[[ContinualProcess, state_lib.RunState, Optional[pathlib.Path]], Mapping[str, Any]]
 
 _PREPARED_AT_ONCE = 32  # clients whose raw data stand in memory together
 
@@ -52,6 +54,8 @@ def run_program(
     enrollment: Optional[Enrollment] = None,
     privacy: Optional[ClientPrivacy] = None,
     client_files: Optional[ClientFiles] = None,
+    on_start: Optional[OnStart] = None,
+    finish: Optional[Finish] = None,
 ) -> Results:
     """Lets every client learn its tasks one after another, in the TFF context that is installed.
 
@@ -84,6 +88,10 @@ def run_program(
       privacy: what the process's aggregator was built with, for its account in the results (`privacy`).
       client_files: where clients keep their states, in files on the machines of their workers; None for all in the
         memory of this program.
+      on_start: called with the run directory's path (None in memory) once the directory is this run's own, before
+        anything is learned.
+      finish: called with the process, the state at the end and the path; what it returns is added to the results. Of
+        clients whose states nobody here can read, the state has none.
 
     Returns:
       The results, as they stand in results.json.
@@ -100,27 +108,32 @@ def run_program(
                 "stored data: needs client_files, and a transfer that is told nothing of the examples (not SIT)"
             )
         client_files = dataclasses.replace(client_files, stored_data=True)
-    checks.check_data(process, data, enrollment)
-    _check_transfer(process, transfer, data.num_clients)
-    full_config = {
-        **(config or {}),
-        **vars(settings),
-        "num_clients": data.num_clients,
-        "num_tasks": data.num_tasks,
-    }
+    check_data(process, data, enrollment)
+    wanted = transfer.num_foreign(data.num_clients)
+    if wanted != process.num_foreign:
+        raise InputError(
+            f"transfer: gives up to {wanted} entries to each of {data.num_clients} clients, but the process was "
+            f"built for {process.num_foreign}; build it with num_foreign={wanted}"
+        )
+    full_config = {**(config or {}), **vars(settings), "num_clients": data.num_clients, "num_tasks": data.num_tasks}
     if enrollment is not None:
         full_config["enrollment"] = list(enrollment.table())
     if client_files is not None:
         full_config["client_store"] = "files"
     tasks = TaskData(data, transfer, settings.seed, summarise, enrollment)
     with run_directory.open_run(output_dir, full_config, resume) as directory:
-        told = default_reporters(output_dir) if reporters is None else reporters
-        run = _Run(process, tasks, transfer, settings, directory, told, client_files, privacy)
+        reporting = default_reporters(output_dir) if reporters is None else reporters
+        if on_start is not None:
+            on_start(directory.path)
+        run = _Run(process, tasks, transfer, settings, directory, reporting, client_files, privacy)
         history = run.to_the_end()
-        results = results_of(history, scores_are(process), full_config)
-        results = privacy_lib.with_accounts(results, privacy, history, tasks.enrollment, process, transfer)
+        results = results_of(history, cohorts.scores_are(process), full_config)
+        if finish is not None:
+            results = dataclasses.replace(results, more=finish(process, run.last_state(), directory.path))
+        accounts = privacy_accounts(privacy, history, tasks.enrollment, process, transfer)
+        results = dataclasses.replace(results, privacy=accounts)
         directory.finish(results.to_json())
-    return results
+    return dataclasses.replace(results, directory=directory.path)
 
 
 class _Run:
@@ -141,19 +154,17 @@ class _Run:
         self.data, self.transfer, self.settings, self.client_files = data, transfer, settings, client_files
         self.directory, self.reporters = directory, reporters
         self.clients = range(data.num_clients)
-        self.watch = clocks.now()
+        self.watch = events.now()
         rests_on = {state_lib.SUMMARIES: transfer.noised, state_lib.PARTICIPANTS: privacy is not None}
         secret = [name for name, needed in rests_on.items() if needed]
-        self.state = state_lib.start(
-            process, data.num_clients, settings, directory.restore, client_files, secret
-        )
+        self.state = state_lib.start(process, data.num_clients, settings, directory.restore, client_files, secret)
         data.secrets = self.state.secrets.get(state_lib.SUMMARIES)
-        self._keeps_secrets = bool(secret) or "secret" in placed.entries(process.client_state_type)
+        self._keeps_secrets = bool(secret) or "secret" in tff_types.entries(process.client_state_type)
         self.shelf = Shelf()  # of what is prepared
-        self.prepared: list[list[Optional[AnyPrepared]]] = []  # [task][client], None where not enrolled
+        self.prepared: list[dict[int, cohorts.Prepared]] = []  # [task][client], of those enrolled
 
     def to_the_end(self) -> list[Event]:
-        """Runs whatever is left to do, and returns all events."""
+        """Runs all that is left to do, and returns all events."""
         history = self.directory.history
         with self.directory.advising():
             for reporter in self.reporters:
@@ -173,6 +184,18 @@ class _Run:
             for reporter in self.reporters:
                 reporter.close()
         return history.events
+
+    def last_state(self) -> state_lib.RunState:
+        """The state at the end, with the clients' states in it where they can be read."""
+        state = self.state
+        if self.client_files is not None:
+            state = dataclasses.replace(state)
+            try:
+                state.store = self.client_files.read(state.store)
+            except RunError as error:
+                logger.warning("what needs the states of clients is left out of the results: %s", error)
+                state.store = ClientStore([])
+        return state
 
     def _prepare_past(self) -> None:
         """After a resume: what had been prepared is not kept, but follows from the recorded selections."""
@@ -195,8 +218,10 @@ class _Run:
         if active:
             summaries = list(self.data.summaries(task).values())
             selected = self.transfer.select(state.base, task, active, summaries)
-            state.store.tell_task(active, task)
-            for part in parts_below([state.store.num_bytes(client) for client in active], MESSAGE_BYTES):
+            state.store.set_task(active, task)
+            for part in cohorts.parts_below(
+                [state.store.num_bytes(client) for client in active], cohorts.MESSAGE_BYTES
+            ):
                 incoming = self.transfer.transfer_in(state.base, selected[part], len(self.clients))
                 states = [state.store[client] for client in active[part]]
                 state.store.merge(active[part], self.process.begin_task(state.server, states, incoming))
@@ -206,35 +231,27 @@ class _Run:
         self._prepare(task)
 
     def _prepare(self, task: int) -> None:
-        knowledge, selections = (self.transfer, self.state.base), self.state.selections[task]
-        made: list[Optional[AnyPrepared]] = [None] * len(self.clients)
+        made: dict[int, cohorts.Prepared] = {}
         active = self.data.active(task)
         for start in range(0, len(active), _PREPARED_AT_ONCE):
-            some = active[start : start + _PREPARED_AT_ONCE]
-            tasks = self.data.tasks(task, some)
-            state, shelf = self.state, self.shelf
-            prepared = prepare_task(
-                self.process, state.server, state.store, knowledge, tasks, selections, task, shelf
-            )
-            for client in some:
-                made[client] = prepared[client]
+            raw = {client: self.data.task(client, task) for client in active[start : start + _PREPARED_AT_ONCE]}
+            made.update(cohorts.prepare_task(self.process, self.state, self.transfer, raw, task, self.shelf))
         self.prepared.append(made)
 
     def _forget_training_data(self, task: int) -> None:
-        for one in self.prepared[task]:
-            if one is not None:
-                one.forget_training_data()
+        for prepared in self.prepared[task].values():
+            prepared.forget_training_data()
 
     def _round(self) -> None:
         state, active = self.state, self.data.active(self.state.task)
         secret = state.secrets.get(state_lib.PARTICIPANTS)
         participants = state_lib.sample_clients(self.settings, active, state.task, state.round, secret)
-        sent_down = communication.round_down(state, participants, active, self.data.newcomers(state.task))
-        before = clocks.now()
+        sent_down = events.bytes_down(state, participants, active, self.data.newcomers(state.task))
+        before = events.now()
         reported, measured = self._train(participants) if participants else ({}, {})
-        training = clocks.now() - before
+        training = events.now() - before
         scores = self._evaluate() if self.settings.evaluate_every == "round" else None
-        sent_up = communication.round_up(state, participants, reported, self.data.summaries(state.task))
+        sent_up = events.bytes_up(state, participants, reported, self.data.summaries(state.task))
         event = events.round_event(state.task, state.round, participants, reported, measured, scores)
         events.add_bytes(event, "up", sent_up)
         events.add_bytes(event, "down", sent_down)
@@ -244,84 +261,72 @@ class _Run:
     def _train(self, participants: Sequence[int]) -> tuple[dict[int, Mapping[str, Any]], Mapping[str, Any]]:
         """A round of the process: what it reports for each participant whose worker did not get lost, and measured."""
         state, data = self.state, self._training_data(participants)
-        server, reported, measured = train_round(self.process, state.server, state.store, participants, data)
+        server, reported, measured = cohorts.train_round(self.process, state.server, state.store, participants, data)
         state.fresh = not np.array_equal(state.server["shared"], server["shared"])
         state.server = server
         return reported, measured
 
     def _training_data(self, clients: Sequence[int]) -> list[Mapping[str, Any]]:
-        return [one.training_data() for one in self._training_of(clients)]
-
-    def _training_of(self, clients: Sequence[int]) -> list[AnyPrepared]:
-        prepared = [self.prepared[self.state.task][client] for client in clients]
-        return [one for one in prepared if one is not None]
+        return [self.prepared[self.state.task][client].training_data() for client in clients]
 
     def _end_task(self) -> None:
         state, task = self.state, self.state.task
         active = self.data.active(task)
         attention = {client: state.store[client].get("attention") for client in active}
-        sent = dict.fromkeys(self.clients, (0, 0))
         refused: dict[int, str] = {}
-        uploaded = self._end_task_of(active, attention, refused) if active else {}
-        sent.update(uploaded)
+        uploaded = self._upload(active, attention, refused)
         event = events.task_event(task, self._evaluate(), state.selections[task], state.base)
-        events.add_attention(event, state.selections[task], [attention.get(c) for c in self.clients])
-        events.add_bytes(event, "up", sent)
-        if self.process.num_foreign:
-            events.add_silent(event, [client for client in active if client not in {**uploaded, **refused}])
-        told = [self.data.refused(task), refused]
-        reasons = {client: "; ".join(one[client] for one in told if client in one) for client in active}
+        events.add_attention(event, state.selections[task], [attention.get(client) for client in self.clients])
+        events.add_bytes(event, "up", {**dict.fromkeys(self.clients, (0, 0)), **uploaded})
+        silent = [client for client in active if client not in {**uploaded, **refused}]
+        if self.process.num_foreign and silent:
+            event["nothing_learned"] = silent
+        causes = (self.data.refused(task), refused)
+        reasons = {client: "; ".join(each[client] for each in causes if client in each) for client in active}
         if any(reasons.values()):
             events.add_left_out(event, reasons)
         state.task, state.round = task + 1, 0
         self._record(event)
         self._forget_training_data(task)
 
-    def _end_task_of(
+    def _upload(
         self, active: Sequence[int], attention: dict[int, Any], refused: dict[int, str]
-    ) -> dict[int, communication.Bytes]:
+    ) -> dict[int, events.Bytes]:
         """Ends the task of some clients; returns the bytes of what each of them adds to the knowledge base.
 
-        `attention` gains what clients tell who keep it themselves; `refused` those whose upload is not taken, and why.
+        `attention` gains that of clients who keep it themselves; `refused` those whose upload is not taken, and why.
         """
-        state, task = self.state, self.state.task
-        sent: dict[int, communication.Bytes] = {}
-        sizes = [
-            state.store.num_bytes(client) + one.training_bytes()
-            for client, one in zip(active, self._training_of(active))
-        ]
-        for part in parts_below(sizes, MESSAGE_BYTES):
+        state, task, prepared = self.state, self.state.task, self.prepared[self.state.task]
+        sent: dict[int, events.Bytes] = {}
+        sizes = [state.store.num_bytes(client) + prepared[client].training_bytes for client in active]
+        for part in cohorts.parts_below(sizes, cohorts.MESSAGE_BYTES):
             states = [state.store[client] for client in active[part]]
-            data = self._training_data(active[part])
-            changes, uploads = self.process.end_task(state.server, states, data)
+            changes, uploads = self.process.end_task(state.server, states, self._training_data(active[part]))
             state.store.merge(active[part], changes)
-            for client, one in zip(active[part], uploads):
-                if "attention" in one:
-                    attention[client] = one["attention"]
-                if reason := admission.refusal(one):
-                    refused[client] = reason
-            if not self.process.num_foreign:
-                continue  # nobody would ever read it
-            summaries = self.data.summaries(task)
             for client, upload in zip(active[part], uploads):
-                if not np.any(upload["knowledge"]):  # as of one that was left out of all rounds, or is now
-                    continue
-                entry = state.base.add(client, task, upload["knowledge"], summaries[client])
-                sent[client] = communication.coded_and_dense(
-                    state.base.nonzeros(entry), self.process.knowledge_size
-                )
+                if "attention" in upload:
+                    attention[client] = upload["attention"]
+                if reason := admission.refusal(upload):
+                    refused[client] = reason
+                # Without transfer nobody would ever read it; it is 0 of one that was left out of all rounds, or is now.
+                if self.process.num_foreign and np.any(upload["knowledge"]):
+                    entry = state.base.add(client, task, upload["knowledge"], self.data.summaries(task)[client])
+                    size = self.process.knowledge_size
+                    sent[client] = events.coded_and_dense(state.base.nonzeros(entry), size)
         return sent
 
-    def _evaluate(self) -> dict[str, Rows]:
+    def _evaluate(self) -> dict[str, cohorts.Rows]:
         if not self.data.active(self.state.task):
             history = self.directory.history.events
-            return unchanged_scores(history, scores_are(self.process), len(self.clients))
-        return evaluate_tasks(self.process, self.state.server, self.state.store, self.prepared)
+            return cohorts.unchanged_scores(history, cohorts.scores_are(self.process), len(self.clients))
+        return cohorts.evaluate_tasks(self.process, self.state, self.prepared)
 
-    def _record(self, event: Event, training: Optional[clocks.Spent] = None) -> None:
-        """A line of history, then a checkpoint that knows of it, then whoever wants to be told."""
-        reading = clocks.now()
-        events.add_seconds(event, reading - self.watch, training)
+    def _record(self, event: Event, training: Optional[events.Spent] = None) -> None:
+        """A line of history, then a checkpoint that knows of it, then the reporters."""
+        reading = events.now()
+        event["seconds"] = (reading - self.watch).wall
+        if training is not None:
+            event["training_seconds"] = vars(training)
         self.watch = reading
         if failures := runtime.take_worker_failures():
             event["worker_failures"] = failures
@@ -330,12 +335,3 @@ class _Run:
             self.directory.save(self.state)
             for reporter in self.reporters:
                 reporter.report(line)
-
-
-def _check_transfer(process: ContinualProcess, transfer: Transfer, num_clients: int) -> None:
-    wanted = transfer.num_foreign(num_clients)
-    if wanted != process.num_foreign:
-        raise InputError(
-            f"transfer: gives up to {wanted} entries to each of {num_clients} clients, but the process was "
-            f"built for {process.num_foreign}; build it with num_foreign={wanted}"
-        )

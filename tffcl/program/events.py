@@ -1,23 +1,34 @@
-"""The events of a run as `history.jsonl` holds them: a line per round, and a line per task.
+"""The events of a run as `history.jsonl` holds them, a line per round and a line per task, and what a round costs.
 
-A value per client stands under the client's number, as text: JSON has no other keys. null means "no data".
+A value per client stands under the client's number, as text: JSON has no other keys. null means "no data". Bytes follow
+from what stands in the run's state; times are of this process together with the workers that it started.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
+import tensorflow_federated as tff
 
-from tffcl.program import server_metrics
-from tffcl.program.clocks import Spent
+from tffcl import metrics
+from tffcl.runtime import processes
 from tffcl.templates import admission
 from tffcl.transfers import KnowledgeBase
+from tffcl.transfers.knowledge_base import Summary
+
+if TYPE_CHECKING:
+    from tffcl.program.state import RunState
 
 # Why a client is left out, beside what the server refuses.
 NOT_FINITE, LOST = "its training was not finite", "its worker got lost"
 
+Event = dict[str, Any]
+Bytes = tuple[int, int]  # sparse-coded, dense
 Scores = Mapping[str, Sequence[Sequence[Optional[float]]]]  # by name: for every client its scores
 
 
@@ -28,49 +39,65 @@ def round_event(
     client_metrics: Mapping[int, Mapping[str, Any]],
     measured: Any,
     scores: Optional[Scores],
-) -> dict[str, Any]:
+) -> Event:
     """What a round said, without its bytes and times.
 
     `left_out` has the participants that the round did not count, and `left_out_reasons` why: the server refused what
     they sent (`tffcl.templates.admission`), their own training was not finite, or they are among `not_reported`,
-    since their worker got lost.
+    since their worker got lost. Unknown metrics pass through by their own names.
 
     Args:
       task: number of the task, from 0.
-      round_num: number of the round within the task, from 0.
+      round_num: number of the round within it, from 0.
       participants: the clients that took part.
-      client_metrics: what `next` reported for each of them, or for those whose worker did not get lost; unknown
-        metrics pass through by their own names, but those of a client whose message was refused.
+      client_metrics: what `next` reported for each of them whose worker did not get lost.
       measured: what the parts at the server measured, which `next` gives last.
       scores: by name, for every client its scores on tasks 0..task; None in a round without evaluation.
     """
-    event: dict[str, Any] = {
-        "event": "round",
-        "task": task,
-        "round": round_num,
-        "participants": list(participants),
-    }
+    event: Event = {"event": "round", "task": task, "round": round_num, "participants": list(participants)}
+    reasons = {}
     for client, reported in client_metrics.items():
-        taken = {} if admission.refusal(reported) else reported
-        for name, value in taken.items():
+        reasons[client] = admission.refusal(reported)
+        if reasons[client]:
+            continue
+        for name, value in reported.items():
             if name != "refused":
                 event.setdefault(name, {})[str(client)] = np.asarray(value).tolist()
+        if np.any(reported.get("non_finite", 0)):
+            reasons[client] = NOT_FINITE
     silent = [client for client in participants if client not in client_metrics]
-    reasons = {client: _why_left_out(one) for client, one in client_metrics.items()}
     add_left_out(event, {**reasons, **dict.fromkeys(silent, LOST)})
     if silent:
         event["not_reported"] = silent
     event.update({name: per_client(rows) for name, rows in (scores or {}).items()})
-    event[server_metrics.NAME] = server_metrics.by_path(measured)
+    event["server_metrics"] = by_path(measured)
     return event
 
 
-def _why_left_out(reported: Mapping[str, Any]) -> str:
-    spoiled = NOT_FINITE if np.any(reported.get("non_finite", 0)) else ""
-    return admission.refusal(reported) or spoiled
+def by_path(measured: Any, path: str = "") -> dict[str, Any]:
+    """The values of nested measurements (mappings, sequences, `tff.structure.Struct`s) by their paths below `path`.
+
+    >>> by_path({"aggregator": (), "finalizer": {"update": {"rejected": np.int32(0)}}})
+    {'finalizer/update/rejected': 0}
+    """
+    if isinstance(measured, Mapping):
+        parts = list(measured.items())
+    elif isinstance(measured, tff.structure.Struct):
+        parts = list(tff.structure.iter_elements(measured))
+    elif isinstance(measured, tuple) and hasattr(measured, "_asdict"):
+        parts = list(measured._asdict().items())
+    elif isinstance(measured, (list, tuple)):
+        parts = [(None, part) for part in measured]
+    else:
+        return {path: np.asarray(measured).tolist()}
+    found: dict[str, Any] = {}
+    for place, (name, part) in enumerate(parts):
+        step = str(place if name is None else name)
+        found.update(by_path(part, f"{path}/{step}" if path else step))
+    return found
 
 
-def add_left_out(event: dict[str, Any], reasons: Mapping[int, str]) -> None:
+def add_left_out(event: Event, reasons: Mapping[int, str]) -> None:
     """Puts the clients that have a reason under `left_out`, and the reasons by client under `left_out_reasons`."""
     left_out = {client: reasons[client] for client in sorted(reasons) if reasons[client]}
     event["left_out"] = list(left_out)
@@ -78,63 +105,130 @@ def add_left_out(event: dict[str, Any], reasons: Mapping[int, str]) -> None:
         event["left_out_reasons"] = {str(client): reason for client, reason in left_out.items()}
 
 
-def task_event(
-    task: int, scores: Scores, selection: Sequence[Sequence[int]], base: KnowledgeBase
-) -> dict[str, Any]:
+def task_event(task: int, scores: Scores, selection: Sequence[Sequence[int]], base: KnowledgeBase) -> Event:
     """What stands at the end of a task, without its bytes and times.
 
-    Args:
-      task: number of the task, from 0.
-      scores: by name, for every client its scores on tasks 0..task.
-      selection: for every client the ids of the entries that it had received for this task.
-      base: the knowledge base that they refer to.
+    `scores` as for `round_event`; `selection` has for every client the ids of the entries of `base` that it received.
     """
     chosen = [[list(base.entries[entry]) for entry in entries] for entries in selection]
-    return {
-        "event": "task_end",
-        "task": task,
-        **{name: [list(row) for row in rows] for name, rows in scores.items()},
-        "selection": per_client(chosen),
-    }
+    named = {name: [list(row) for row in rows] for name, rows in scores.items()}
+    return {"event": "task_end", "task": task, **named, "selection": per_client(chosen)}
 
 
-def add_attention(
-    event: dict[str, Any], selection: Sequence[Sequence[int]], attention: Sequence[Any]
-) -> None:
+def add_attention(event: Event, selection: Sequence[Sequence[int]], attention: Sequence[Any]) -> None:
     """Puts each client's attention over the entries that it had received, rows [entries, ...], under `attention`.
 
-    Args:
-      event: the end of a task.
-      selection: as for `task_event`.
-      attention: for every client its array of at least so many rows; None where the method has none, or where the
-        client was not enrolled.
+    `attention` has for every client its array of at least so many rows; None where the method has none, or where the
+    client was not enrolled.
     """
-    known = [client for client, one in enumerate(attention) if one is not None]
+    known = {client: one for client, one in enumerate(attention) if one is not None}
     if any(map(len, selection)) and known:
         event["attention"] = {
-            str(client): np.asarray(attention[client])[: len(selection[client])].tolist() for client in known
+            str(client): np.asarray(one)[: len(selection[client])].tolist() for client, one in known.items()
         }
 
 
-def add_silent(event: dict[str, Any], clients: Sequence[int]) -> None:
-    """Puts the clients that had nothing for the knowledge base, though active in the task, under `nothing_learned`."""
-    if clients:
-        event["nothing_learned"] = list(clients)
-
-
-def add_bytes(event: dict[str, Any], direction: str, sent: Mapping[int, tuple[int, int]]) -> None:
+def add_bytes(event: Event, direction: str, sent: Mapping[int, Bytes]) -> None:
     """Puts (sparse-coded, dense) bytes of each client under `bytes_up` or `bytes_down`, and `..._dense`."""
     event[f"bytes_{direction}"] = {str(client): coded for client, (coded, _) in sent.items()}
     event[f"bytes_{direction}_dense"] = {str(client): dense for client, (_, dense) in sent.items()}
 
 
-def add_seconds(event: dict[str, Any], whole: Spent, training: Optional[Spent] = None) -> None:
-    """Puts wall seconds of the event, and wall and CPU seconds of its training, under names of their own."""
-    event["seconds"] = whole.wall
-    if training is not None:
-        event["training_seconds"] = {"wall": training.wall, "cpu": training.cpu}
-
-
 def per_client(values: Sequence[Any]) -> dict[str, Any]:
     """Values in the order of clients, by client number."""
     return {str(client): value for client, value in enumerate(values)}
+
+
+def coded_and_dense(nonzeros: int, size: int) -> Bytes:
+    """Bytes of an array of which `nonzeros` of `size` values are sent: as cheap as can be, and dense.
+
+    >>> coded_and_dense(10, 10_000), coded_and_dense(8, 8)
+    ((80, 40000), (32, 32))
+    """
+    dense = metrics.dense_bytes(int(size))
+    return min(dense, metrics.sparse_bytes(min(int(nonzeros), int(size)), int(size))), dense
+
+
+def bytes_up(
+    state: RunState,
+    participants: Sequence[int],
+    reported: Mapping[int, Mapping[str, Any]],
+    summaries: Mapping[int, Optional[Summary]],
+) -> dict[int, Bytes]:
+    """What participants send in a round: the entries of the shared value that their work says it sent.
+
+    To these come the bytes of whatever else it says it sent, in the metric `extra_bytes` (embeddings, for example); in
+    a task's first round also what every client enrolled in it (the keys of `summaries`) had told of the task before.
+    """
+    size = int(np.size(state.server["shared"]))
+    sent: dict[int, Bytes] = dict.fromkeys(participants, (0, 0))
+    for client, one in reported.items():
+        if not admission.refusal(one):  # of what was refused nothing is known
+            coded, dense = coded_and_dense(one.get("sent", size), size)
+            extra = int(one.get("extra_bytes", 0))
+            sent[client] = (coded + extra, dense + extra)
+    if state.round == 0:
+        for client, summary in summaries.items():
+            told = sum(np.asarray(array).nbytes for array in (summary or {}).values())
+            coded, dense = sent.get(client, (0, 0))
+            sent[client] = (coded + told, dense + told)
+    return sent
+
+
+def bytes_down(
+    state: RunState, participants: Sequence[int], active: Sequence[int], newcomers: Sequence[int]
+) -> dict[int, Bytes]:
+    """What is received for a round that is about to start: the shared value, if it changed since it was last sent.
+
+    A task's start sends it to every client that is active in it, together with the client's entries of the knowledge
+    base; newcomers, whose first task it is, have never received it.
+    """
+    shared = np.asarray(state.server["shared"])
+    whole = coded_and_dense(np.count_nonzero(shared), shared.size)
+    changed = whole if state.fresh else (0, 0)
+    if state.round > 0:
+        return dict.fromkeys(participants, changed)
+    sent = {}
+    for client in active:
+        costs = [
+            whole if client in newcomers else changed,
+            *(
+                coded_and_dense(state.base.nonzeros(entry), state.base.knowledge_size)
+                for entry in state.selections[state.task][client]
+            ),
+        ]
+        sent[client] = (sum(coded for coded, _ in costs), sum(dense for _, dense in costs))
+    return sent
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """Seconds spent: `wall` by the clock on the wall, `cpu` by this process and its children, all cores together."""
+
+    wall: float
+    cpu: float
+
+    def __sub__(self, earlier: Spent) -> Spent:
+        return Spent(self.wall - earlier.wall, self.cpu - earlier.cpu)
+
+
+def now() -> Spent:
+    """A reading, to be subtracted from a later one."""
+    times = os.times()
+    ended_children = times.children_user + times.children_system
+    return Spent(time.perf_counter(), times.user + times.system + ended_children + _children_seconds())
+
+
+_LOOK_AGAIN_SECONDS = 10.0  # going through all processes takes tens of milliseconds, longer than a small round
+_children: tuple[float, list[int]] = (float("-inf"), [])
+
+
+def _children_seconds() -> float:
+    """CPU seconds of the living children of this process; 0 where the system tells of none."""
+    global _children
+    own = os.getpid()
+    if time.monotonic() - _children[0] > _LOOK_AGAIN_SECONDS:
+        found = [pid for pid, parent in processes.parents().items() if parent == own]
+        _children = (time.monotonic(), found)
+    fields = map(processes.stat, _children[1])
+    return sum(processes.seconds_of(each) for each in fields if each and int(each[1]) == own)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 
+from tffcl import archive
 from tffcl.algorithms import build_fed_avg
 from tffcl.client_works import LocalTraining
 from tffcl.errors import InputError, RunError
 from tffcl.models import EmbeddingClassifier, Encoder, FrozenEncoder
-from tffcl.program import checks, events
+from tffcl.program import events
 from tffcl.program.client_data import ClientData, ClientTask
-from tffcl.program.client_store import ClientStore
-from tffcl.program.grouped import ordered
-from tffcl.program.history import History
-from tffcl.program.preparation import train_round
+from tffcl.program.cohorts import train_round
 from tffcl.program.reporters import Reporter, default_reporters
-from tffcl.program.settings import Settings
-from tffcl.program.state import client_key
+from tffcl.program.results import Settings
+from tffcl.program.run_directory import History
+from tffcl.program.state import ClientStore, client_key
+from tffcl.program.task_data import check_task, num_examples, ordered
 from tffcl.templates import ContinualProcess
-from tffcl.transfers import KnowledgeBase, NoTransfer, archive
+from tffcl.transfers import KnowledgeBase, NoTransfer
 
 _FORMAT = 1
 
@@ -62,7 +62,7 @@ def pretrain(
     settings, tasks = Settings(num_rounds, seed), _first_tasks(data, clients)
     process = build_fed_avg(network, training=training, seed=seed)
     for client, task in tasks.items():
-        checks.check_task(process, task, f"client {client}, task 0")
+        check_task(process, task, f"client {client}, task 0")
     told = default_reporters(None) if reporters is None else reporters
     for reporter in told:
         reporter.start(1, num_rounds, [])
@@ -79,28 +79,21 @@ def _first_tasks(data: ClientData, clients: Optional[Sequence[int]]) -> dict[int
     """Task 0 of each client that takes part, by the client's number."""
     if clients is None:
         tasks = ((client, data.task(client, 0)) for client in range(data.num_clients))
-        taking_part = {client: task for client, task in tasks if checks.num_examples(task.train)}
+        taking_part = {client: task for client, task in tasks if num_examples(task.train)}
     else:
-        _check_numbers(clients, data.num_clients)
+        if len(set(clients)) < len(clients):
+            raise InputError(f"clients: expected each client once, found {list(clients)}")
+        wrong = [client for client in clients if not 0 <= client < data.num_clients]
+        if wrong:
+            raise InputError(f"clients: there is no client {wrong[0]}; expected numbers in 0..{data.num_clients - 1}")
         taking_part = {client: data.task(client, 0) for client in clients}
     if not taking_part:
         raise InputError("pre-training: no client has training examples in task 0")
     return taking_part
 
 
-def _check_numbers(clients: Sequence[int], num_clients: int) -> None:
-    if len(set(clients)) < len(clients):
-        raise InputError(f"clients: expected each client once, found {list(clients)}")
-    wrong = [client for client in clients if not 0 <= client < num_clients]
-    if wrong:
-        raise InputError(f"clients: there is no client {wrong[0]}; expected numbers in 0..{num_clients - 1}")
-
-
 def _fed_avg(
-    process: ContinualProcess,
-    settings: Settings,
-    tasks: Mapping[int, ClientTask],
-    reporters: Sequence[Reporter],
+    process: ContinualProcess, settings: Settings, tasks: Mapping[int, ClientTask], reporters: Sequence[Reporter]
 ) -> np.ndarray:
     """The server's weights after all rounds, float32 `[kernels.size]`."""
     server, clients = process.initialize(), list(tasks)
@@ -111,9 +104,12 @@ def _fed_avg(
     store.merge(everybody, process.begin_task(server, [store[place] for place in everybody], nothing))
     history = History()
     # This network prepares nothing: its examples are what `prepare` would make of them.
+    kind = process.next.type_signature.parameter[2].member
     training = [
         ordered(
-            _training_data(task), process.next.type_signature.parameter[2].member, f"client {client}, task 0"
+            OrderedDict(context=task.context, train=task.train, validation=task.validation),
+            kind,
+            f"client {client}, task 0",
         )
         for client, task in tasks.items()
     ]
@@ -134,10 +130,6 @@ def _fed_avg(
     return np.asarray(server["shared"])
 
 
-def _training_data(task: ClientTask) -> OrderedDict[str, Any]:
-    return OrderedDict(context=task.context, train=task.train, validation=task.validation)
-
-
 def save_encoder(path: Union[str, os.PathLike[str]], frozen: FrozenEncoder) -> None:
     """Writes weights and architecture to one .npz file, whole or not at all.
 
@@ -145,8 +137,7 @@ def save_encoder(path: Union[str, os.PathLike[str]], frozen: FrozenEncoder) -> N
       RunError: the file cannot be written; what stood there still stands.
     """
     archive.write(
-        path,
-        {"format": np.array(_FORMAT), "encoder": np.array(repr(frozen.encoder)), "values": frozen.values},
+        path, {"format": np.array(_FORMAT), "encoder": np.array(repr(frozen.encoder)), "values": frozen.values}
     )
 
 

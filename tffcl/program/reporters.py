@@ -19,8 +19,7 @@ import tqdm
 
 from tffcl import storage
 from tffcl.errors import RunError
-from tffcl.program import server_metrics
-from tffcl.program.history import Event
+from tffcl.program.events import Event
 
 _NO_NUMBERS = (
     "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "nothing_learned",
@@ -51,11 +50,7 @@ class ProgressBar:
     def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
         done = sum(event["event"] == "round" for event in past)
         self._bar = tqdm.tqdm(
-            total=num_tasks * num_rounds,
-            initial=done,
-            unit="round",
-            file=self._file or sys.stderr,
-            dynamic_ncols=True,
+            total=num_tasks * num_rounds, initial=done, unit="round", file=self._file or sys.stderr, dynamic_ncols=True
         )
 
     def report(self, event: Event) -> None:
@@ -115,12 +110,8 @@ class Released:
 class _RunFiles(Released):
     """Released to files of a run directory, which are made anew from the run's history whenever it goes on.
 
-    What they hold follows from the history. So each of its rounds stands there once, whatever a killed run had told
-    them, and however often it went on.
-
-    Args:
-      files: a pattern of the files, below a folder that may not be there yet.
-      make: makes the manager that writes them.
+    So each round stands there once, whatever a killed run had told them, and however often it went on. `files` is their
+    pattern, below a folder that may not be there yet; `make` makes the manager that writes them.
     """
 
     def __init__(self, files: pathlib.Path, make: Callable[[], tff.program.ReleaseManager]):
@@ -141,9 +132,7 @@ def default_reporters(output_dir: Optional[Union[str, os.PathLike[str]]]) -> lis
     if output_dir is not None:
         folder = pathlib.Path(output_dir)
         board, table = folder / "tensorboard", folder / "metrics.csv"
-        told.append(
-            _RunFiles(board / "events.out.tfevents.*", lambda: tff.program.TensorBoardReleaseManager(board))
-        )
+        told.append(_RunFiles(board / "events.out.tfevents.*", lambda: tff.program.TensorBoardReleaseManager(board)))
         told.append(_RunFiles(table, lambda: tff.program.CSVFileReleaseManager(table, key_fieldname="round")))
     return told
 
@@ -159,19 +148,15 @@ def _told_of_faults(event: Event) -> Iterator[str]:
     if event.get("nothing_learned"):
         unlearned = ", ".join(map(str, event["nothing_learned"]))
         yield f"task {event['task']}: client(s) {unlearned} have learned nothing and send nothing to the others"
-    for part in server_metrics.rejected(event):
-        yield f"{where}: {part} at the server did not take what was not finite"
+    for path, count in event.get("server_metrics", {}).items():
+        if count and path.endswith("/rejected"):
+            yield f"{where}: {path.removesuffix('/rejected')} at the server did not take what was not finite"
 
 
 def mean_score(event: Event) -> Optional[float]:
     """Mean score over all clients and tasks in an event; None without data."""
     rows = event.get("accuracy") or event.get("nll") or []
-    known = [
-        one
-        for row in (rows.values() if isinstance(rows, Mapping) else rows)
-        for one in row
-        if one is not None
-    ]
+    known = [one for row in (rows.values() if isinstance(rows, Mapping) else rows) for one in row if one is not None]
     return float(np.mean(known)) if known else None
 
 
@@ -183,7 +168,7 @@ def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
     for name, value in event.items():
         if name in _NO_NUMBERS:
             continue
-        if name == server_metrics.NAME:
+        if name == "server_metrics":
             value = {path: one for path, one in value.items() if not isinstance(one, list)}
         if isinstance(value, list):
             value = {str(client): row for client, row in enumerate(value)}
@@ -213,8 +198,8 @@ def _write_errors(what: Any) -> Iterator[None]:
 def _wait_for(call: Callable[[], Any]) -> None:
     """Runs what a call gives, a coroutine, to its end in a thread of its own.
 
-    Ctrl-C reaches the main thread alone, and finds no event loop there that it could leave half-made. Also where one is
-    running already, as in a notebook.
+    Ctrl-C reaches the main thread alone, and finds no event loop there that it could leave half-made. A notebook has a
+    loop running already.
     """
 
     async def run() -> None:

@@ -1,17 +1,49 @@
-"""What a run achieved, forgot, sent and took: made from its events, and kept in `results.json`."""
+"""The settings of a run, and what it achieved, forgot, sent and took with them: the content of `results.json`.
+
+Nothing here imports TensorFlow, and what the settings need no numpy.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-import numpy as np
+from tffcl import metrics, storage
+from tffcl.options import Options, option
 
-from tffcl import metrics
-from tffcl.program import server_metrics
-from tffcl.program.files import plain
-from tffcl.program.history import Event
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tffcl.aggregators import ClientPrivacy
+    from tffcl.program.events import Event
+    from tffcl.streams import Enrollment
+    from tffcl.templates import ContinualProcess
+    from tffcl.transfers import Transfer
+
+EVALUATE_EVERY = ("round", "task")
+_BYTES = ("bytes_up", "bytes_down", "bytes_up_dense", "bytes_down_dense")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Options):
+    """What decides the course of a run besides the process, the data and the transfer.
+
+    Attributes:
+      num_rounds: rounds for each task.
+      seed: root of all randomness of clients, sampling and transfer.
+      clients_per_round: how many clients take part in a round; None for all of them.
+      evaluate_every: "round", or "task" for only the end of each task.
+
+    Raises:
+      InputError: a number out of its range.
+    """
+
+    num_rounds: int = option(10, "Rounds for each task.", least=1)
+    seed: int = option(1, "Of the order of tasks and of everything that is drawn in training.", least=0, most=2**32 - 1)
+    clients_per_round: Optional[int] = option(None, "Clients that take part in a round; none for all.", least=1)
+    evaluate_every: str = option("round", "When all tasks so far are evaluated.", choices=EVALUATE_EVERY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,18 +53,18 @@ class Results:
     Attributes:
       scores: float64 `[C, T, T]`: score of client c on task i after it learned task t; NaN for no data.
       scores_are: "accuracy", or "nll" where the examples have no labels.
-      bytes_up: for each client the sparse-coded bytes that it sent, a number per round; what it sends when a
-        task ends counts with the task's last round.
-      bytes_down: likewise received; what it receives when a task begins counts with the task's first round.
-      bytes_up_dense: as `bytes_up`, every message dense.
-      bytes_down_dense: as `bytes_down`, every message dense.
+      bytes_up / bytes_down: for each client the sparse-coded bytes that it sent or received, a number per round; what
+        travels when a task ends counts with its last round, and when one begins with its first.
+      bytes_up_dense / bytes_down_dense: likewise, every message dense.
       server_metrics: what the aggregator and the finalizer measured, by path, a value per round; None for a round in
         which nobody took part.
       seconds: `total`, and `per_client_epoch` (`wall` and `cpu`, workers included); the only part that
         differs between two runs with the same seed.
       config: the settings of the run.
-      other_scores: `[C, T, T]` of a density scored in other ways, by name (`tffcl.program.scoring`).
+      other_scores: `[C, T, T]` of a density scored in other ways, by name (`tffcl.program.cohorts`).
       privacy: what noise guarantees, by what it is on; empty without any.
+      more: what the method adds, by name.
+      directory: the run directory; None in memory.
     """
 
     scores: np.ndarray
@@ -46,6 +78,8 @@ class Results:
     config: dict[str, Any]
     other_scores: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     privacy: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    directory: Optional[pathlib.Path] = None
 
     @property
     def final_score(self) -> float:
@@ -76,8 +110,12 @@ class Results:
         """The content of `results.json`; NaN is null."""
         final = "task_averaged_test_accuracy" if self.scores_are == "accuracy" else "average_nll"
         num_clients, num_tasks = self.scores.shape[:2]
-        sent = ("bytes_up", "bytes_down", "bytes_up_dense", "bytes_down_dense")
-        return plain(
+        others: dict[str, Any] = {}
+        for name, scores in self.other_scores.items():
+            others[name] = scores
+            others[f"average_{name}"] = metrics.task_averaged_test_accuracy(scores)
+            others[f"forgetting_{name}"] = metrics.forgetting(scores, higher_is_better=False)
+        return storage.plain(
             {
                 "method": self.config.get("method"),
                 "dataset": self.config.get("dataset"),
@@ -90,75 +128,98 @@ class Results:
                 f"average_{self.scores_are}_by_task": self.average_by_task,
                 "forgetting": self.forgetting,
                 "backward_transfer": self.backward_transfer,
-                **self._others(),
-                **{name: getattr(self, name) for name in sent},
-                server_metrics.NAME: self.server_metrics,
+                **others,
+                **{name: getattr(self, name) for name in _BYTES},
+                "server_metrics": self.server_metrics,
                 "seconds": self.seconds,
                 **({"privacy": self.privacy} if self.privacy else {}),
                 "config": self.config,
+                **self.more,
             }
         )
-
-    def _others(self) -> dict[str, Any]:
-        """The other scores, each with its final average and its forgetting."""
-        others: dict[str, Any] = {}
-        for name, scores in self.other_scores.items():
-            others[name] = scores
-            others[f"average_{name}"] = metrics.task_averaged_test_accuracy(scores)
-            others[f"forgetting_{name}"] = metrics.forgetting(scores, higher_is_better=False)
-        return others
 
 
 def results_of(events: Sequence[Event], scores_are: str, config: Mapping[str, Any]) -> Results:
     """The results of a run from its events; `config` has `num_clients`, `num_tasks` and `num_rounds`."""
-    num_clients, num_tasks = config["num_clients"], config["num_tasks"]
+    import numpy as np  # not for the help, which reads the settings
+
+    num_clients, num_tasks, num_rounds = (config[name] for name in ("num_clients", "num_tasks", "num_rounds"))
     ends = [event for event in events if event["event"] == "task_end"]
+    rounds = [event for event in events if event["event"] == "round"]
     names = {name for event in ends for name in event if name.startswith(scores_are)}
-    tensors = {name: _tensor(ends, name, num_clients, num_tasks) for name in sorted(names | {scores_are})}
-    scores = tensors.pop(scores_are)
+    tensors = {name: np.full([num_clients, num_tasks, num_tasks], np.nan) for name in sorted(names | {scores_are})}
+    for name, scores in tensors.items():
+        for event in ends:
+            for client, row in enumerate(event.get(name, [])):
+                scores[client, event["task"], : len(row)] = [np.nan if one is None else one for one in row]
+    last = max((event["task"] for event in events), default=-1)
+    sent = {name: np.zeros([num_clients, (last + 1) * num_rounds], np.int64) for name in _BYTES}
+    for event in events:
+        column = event["task"] * num_rounds + event.get("round", num_rounds - 1)
+        for name, counts in sent.items():
+            for client, count in event.get(name, {}).items():
+                counts[int(client), column] += count
+    epochs = sum(sum(event.get("epochs", {}).values()) for event in rounds)
+    spent = {clock: sum(event["training_seconds"][clock] for event in rounds) for clock in ("wall", "cpu")}
     return Results(
-        scores=scores,
+        scores=tensors.pop(scores_are),
         scores_are=scores_are,
-        server_metrics=server_metrics.of_rounds(events),
-        seconds=_seconds(events),
+        server_metrics=measured_by_round(rounds),
+        seconds={
+            "total": sum(event.get("seconds", 0.0) for event in events),
+            "per_client_epoch": {clock: value / epochs if epochs else None for clock, value in spent.items()},
+        },
         config=dict(config),
         other_scores=tensors,
-        privacy={},
-        **{
-            name: _bytes(events, name, num_clients, config["num_rounds"])
-            for name in ("bytes_up", "bytes_down", "bytes_up_dense", "bytes_down_dense")
-        },
+        **{name: counts.tolist() for name, counts in sent.items()},  # type: ignore[arg-type]
     )
 
 
-def _tensor(ends: Sequence[Event], name: str, num_clients: int, num_tasks: int) -> np.ndarray:
-    """float64 [C, T, T] of one score from the ends of tasks; NaN for no data."""
-    scores = np.full([num_clients, num_tasks, num_tasks], np.nan)
-    for event in ends:
-        for client, row in enumerate(event.get(name, [])):
-            scores[client, event["task"], : len(row)] = [np.nan if one is None else one for one in row]
-    return scores
+def measured_by_round(rounds: Sequence[Event]) -> dict[str, list[Any]]:
+    """What the server measured, by path a value for each round; None where there is none, as without participants."""
+    measured = [event.get("server_metrics", {}) for event in rounds]
+    paths = dict.fromkeys(path for one in measured for path in one)
+    return {path: [one.get(path) for one in measured] for path in paths}
 
 
-def _bytes(events: Sequence[Event], name: str, num_clients: int, num_rounds: int) -> list[list[int]]:
-    num_tasks = 1 + max((event["task"] for event in events), default=-1)
-    sent = np.zeros([num_clients, num_tasks * num_rounds], np.int64)
-    for event in events:
-        column = event["task"] * num_rounds + event.get("round", num_rounds - 1)
-        for client, count in event.get(name, {}).items():
-            sent[int(client), column] += count
-    return sent.tolist()
+def privacy_accounts(
+    privacy: Optional[ClientPrivacy],
+    events: Sequence[Event],
+    enrollment: Enrollment,
+    process: ContinualProcess,
+    transfer: Transfer,
+) -> dict[str, Any]:
+    """What the noise of a run guarantees, by what it is on: updates of the base, summaries of tasks.
 
-
-def _seconds(events: Sequence[Event]) -> dict[str, Any]:
-    rounds = [event for event in events if event["event"] == "round"]
-    epochs = sum(sum(event.get("epochs", {}).values()) for event in rounds)
-
-    def per_epoch(clock: str) -> Optional[float]:
-        spent = sum(event["training_seconds"][clock] for event in rounds)
-        return spent / epochs if epochs else None
-
-    return {
-        "total": sum(event.get("seconds", 0.0) for event in events),
-        "per_client_epoch": {"wall": per_epoch("wall"), "cpu": per_epoch("cpu")},
+    `enrollment` says of whom participants were drawn, task by task; without `privacy` updates have no noise.
+    """
+    accounts: dict[str, Any] = {}
+    of_summaries = transfer.account()
+    if of_summaries is not None:
+        accounts["summaries"] = of_summaries
+    if privacy is None:
+        return accounts
+    rounds = [
+        (event["participants"], enrollment.active(event["task"])) for event in events if event["event"] == "round"
+    ]
+    epsilon = metrics.client_epsilon(privacy.noise_multiplier, rounds, privacy.delta)
+    drawn = any(len(took_part) < len(candidates) for took_part, candidates in rounds)
+    sent_otherwise = {
+        "adaptives in the knowledge base": process.num_foreign > 0,
+        "summaries of tasks": transfer.needs_summaries,
+        "examples for rehearsal": any("extra_bytes" in event for event in events),
+        "metrics and counts of examples": True,
     }
+    accounts["base_updates"] = {
+        "epsilon": epsilon.known,
+        "epsilon_participants_hidden": epsilon.hidden if drawn else None,
+        "delta": privacy.delta,
+        "neighbouring": "all that one client has is replaced",
+        "sampling": "a fixed number of clients, without replacement" if drawn else "all clients in every round",
+        "rounds": sum(bool(took_part) for took_part, _ in rounds),
+        "noise_multiplier": privacy.noise_multiplier,
+        "clip": privacy.clip,
+        "quantile": privacy.quantile,
+        "uncovered": [*(name for name, sent in sent_otherwise.items() if sent), *privacy.uncovered],
+    }
+    return accounts

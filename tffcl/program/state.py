@@ -1,23 +1,135 @@
-"""All that a run is made of between two calls, and where it stands."""
+"""All that a run is made of between two calls: the server's state, the clients' states, and where the run stands."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
+import tensorflow_federated as tff
 
-from tffcl.program.client_files import ClientFiles
-from tffcl.program.client_store import ClientStore, merge
-from tffcl.program.settings import Settings
-from tffcl.templates import ContinualProcess
+from tffcl.archive import Shelf
+from tffcl.errors import ContractError
+from tffcl.program.results import Settings
+from tffcl.templates import ContinualProcess, tff_types
 from tffcl.transfers import KnowledgeBase
+
+if TYPE_CHECKING:
+    from tffcl.program.client_files import ClientFiles
 
 SUMMARIES, PARTICIPANTS = "summaries", "participants"
 _INITIALIZED_AT_ONCE = 32  # clients whose first states cross in one call
+
+State = OrderedDict
+
+
+def project(state: Mapping[str, Any], kind: tff.Type) -> State:
+    """The entries of a client's state that a type of `client_states`, or of one of them, names, in its order.
+
+    Raises:
+      ContractError: the type names an entry that the state lacks.
+    """
+    names = list(tff_types.entries(kind))
+    missing = [name for name in names if name not in state]
+    if missing:
+        raise ContractError(f"client state: a computation needs the entry {missing[0]!r}, found only {sorted(state)}")
+    return OrderedDict((name, state[name]) for name in names)
+
+
+def merge(state: Mapping[str, Any], changes: Mapping[str, Any]) -> State:
+    """The state with the entries that a computation returned; ContractError for one that the state does not have."""
+    _check_known(state, changes)
+    return OrderedDict((name, np.asarray(changes.get(name, value))) for name, value in state.items())
+
+
+def _check_known(state: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    unknown = [name for name in changes if name not in state]
+    if unknown:
+        raise ContractError(
+            f"client state: a computation returned the entry {unknown[0]!r}, found only {sorted(state)}"
+        )
+
+
+class ClientStore:
+    """The states of all clients, `store[c]` for client number c.
+
+    Beyond `tffcl.archive.MEMORY_BYTES` of memory the entries used longest ago lie in a temporary file. A call reads the
+    entries that it projects and no others, and writes those that it returned.
+
+    Args:
+      states: of client 0, 1, ...; asked for one by one.
+    """
+
+    def __init__(self, states: Iterable[Mapping[str, Any]]):
+        self._entries = Shelf()  # under (client, name)
+        self._versions: list[dict[str, int]] = []
+        for client, state in enumerate(states):
+            self._versions.append(dict.fromkeys(state, 0))
+            self._put(client, state)
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def __getitem__(self, client: int) -> State:
+        return OrderedDict(_View(self._entries, client, self._versions[client]))
+
+    def num_bytes(self, client: int) -> int:
+        """Bytes of a client's state, without reading it."""
+        return sum(self._entries.num_bytes((client, name)) for name in self._versions[client])
+
+    def versions(self, client: int) -> dict[str, int]:
+        """How often each entry of a client's state has been returned by a computation since the store was made."""
+        return dict(self._versions[client])
+
+    def entries(self, client: int, names: Iterable[str]) -> State:
+        """Some entries of a client's state; the others are not read."""
+        view = _View(self._entries, client, self._versions[client])
+        return OrderedDict((name, view[name]) for name in names)
+
+    def project(self, clients: Sequence[int], kind: tff.Type) -> list[State]:
+        """What a computation takes of the states of some clients; see `project`."""
+        return [project(_View(self._entries, client, self._versions[client]), kind) for client in clients]
+
+    def merge(self, clients: Sequence[int], changes: Sequence[Mapping[str, Any]]) -> None:
+        """Puts what a computation returned for some clients into their states; see `merge`."""
+        for client, changed in zip(clients, changes):
+            _check_known(self._versions[client], changed)
+            self._put(client, changed)
+            for name in changed:
+                self._versions[client][name] += 1
+
+    def set_task(self, clients: Sequence[int], task: int) -> None:
+        """Puts the number of the run's task into the states of some clients, if they have an entry `run_task`."""
+        for client in clients:
+            if "run_task" in self._versions[client]:
+                self.merge([client], [{"run_task": np.int32(task)}])
+
+    def _put(self, client: int, entries: Mapping[str, Any]) -> None:
+        for name, value in entries.items():
+            self._entries[client, name] = {name: value}
+
+
+class _View(Mapping):
+    """A client's state, of which an entry is read when it is asked for."""
+
+    def __init__(self, entries: Shelf, client: int, names: Mapping[str, int]):
+        self._entries, self._client, self._names = entries, client, names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._entries[self._client, name][name]
 
 
 @dataclasses.dataclass
@@ -32,7 +144,7 @@ class RunState:
         that is not enrolled in it.
       task: number of the task that comes next or is being learned; T at the end of the run.
       round: how many of its rounds are done.
-      fresh: whether the server's shared value is news to the clients.
+      fresh: whether the server's shared value changed since it was last sent to the clients.
       secrets: random bits of the operating system, int32 [..., 2] by name, in a run whose epsilon rests on them:
         `SUMMARIES`, of each client, for the noise on what it tells of its tasks; `PARTICIPANTS`, of the server, for the
         draw of who takes part in a round.
@@ -54,31 +166,23 @@ class RunState:
 
 
 def first_state(
-    process: ContinualProcess,
-    num_clients: int,
-    settings: Settings,
-    client_files: Optional[ClientFiles] = None,
+    process: ContinualProcess, num_clients: int, settings: Settings, client_files: Optional[ClientFiles] = None
 ) -> RunState:
-    """The state before the first task; every client has a key, and a secret where its state has an entry for one.
+    """The state before the first task; each client has a key, and a secret where its state has an entry for it.
 
-    Args:
-      process: of the run, as it was built.
-      num_clients: C.
-      settings: of the run.
-      client_files: where clients keep their states: then those here are handles, and no file is written yet.
+    With `client_files` the clients' states are handles, and no file is written yet.
     """
     server = process.initialize()
     if client_files is None:
-        keys = client_keys(settings.seed, num_clients)
+        keys = [client_key(settings.seed, client) for client in range(num_clients)]
         parts = (
             process.initialize_clients(server, keys[start : start + _INITIALIZED_AT_ONCE])
             for start in range(0, num_clients, _INITIALIZED_AT_ONCE)
         )
-        states = (
+        store = ClientStore(
             merge(state, {"secret": draw_secret()} if "secret" in state else {})
             for state in itertools.chain.from_iterable(parts)
         )
-        store = ClientStore(states)
     else:
         store = client_files.first_store(process, num_clients)
     return RunState(server, store, KnowledgeBase(process.knowledge_size))
@@ -94,37 +198,25 @@ def start(
 ) -> RunState:
     """The state with which a run goes on: the first one, or what `restore` gives in its place.
 
-    Args:
-      process: of the run, as it was built.
-      num_clients: C.
-      settings: of the run.
-      restore: from the first state to that of a checkpoint, or the same where there is none.
-      client_files: where clients keep their states; None for here.
-      secret: which of `RunState.secrets` the run rests on.
+    `secret` names those of `RunState.secrets` that the run rests on; `restore` returns the first state where there is
+    no checkpoint.
 
     Raises:
       RunError: checkpoints, or files of clients, that cannot be used.
     """
     first = first_state(process, num_clients, settings, client_files)
-    drawn_of = {
-        SUMMARIES: lambda: np.stack([draw_secret() for _ in range(num_clients)]),
-        PARTICIPANTS: draw_secret,
-    }
-    first.secrets = {name: drawn_of[name]() for name in secret}
+    if SUMMARIES in secret:
+        first.secrets[SUMMARIES] = np.stack([draw_secret() for _ in range(num_clients)])
+    if PARTICIPANTS in secret:
+        first.secrets[PARTICIPANTS] = draw_secret()
     state = restore(first)
     if client_files is not None:
         if state is first:
-            keys, drawn = client_keys(settings.seed, num_clients), [draw_secret() for _ in range(num_clients)]
-            client_files.create(process, state.server, state.store, keys, drawn)
+            client_files.create(process, state.server, state.store, settings.seed)
         else:
             client_files.move(state.store)
             client_files.check(process, state.store)
     return state
-
-
-def client_keys(seed: int, num_clients: int) -> list[np.ndarray]:
-    """The key of every client."""
-    return [client_key(seed, client) for client in range(num_clients)]
 
 
 def draw_secret() -> np.ndarray:

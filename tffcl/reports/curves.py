@@ -1,18 +1,26 @@
-"""Curves over rounds: accuracy of each task, and bytes sent."""
+"""Curves over rounds and tasks: accuracy of each task, NLL, bytes sent."""
 
 from __future__ import annotations
 
 import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import Any, Optional, Union
 
+import numpy as np
+
+from tffcl import metrics
 from tffcl.errors import InputError
 from tffcl.reports import figures
+from tffcl.reports.bars import final_accuracies
 from tffcl.reports.run_files import Event, PathLike, total
+from tffcl.reports.tables import NLL_FIGURES
 
 History = Sequence[Event]
 NAN = float("nan")
+MOST_MARKERS = 12  # on a line of `plot_accuracy_by_round`
+# Keys of the results, and what tells the ways of scoring a density apart.
+WAYS = {"nll": "no task label", "nll_task_known": "task known", "nll_newest": "newest parameters"}
 
 
 def rounds_of(history: History) -> list[Event]:
@@ -26,9 +34,7 @@ def rounds_of(history: History) -> list[Event]:
         raise InputError("the history holds no round yet; nothing to plot")
     for number, event in enumerate(rounds, start=1):
         if not isinstance(event.get("task"), int):
-            raise InputError(
-                f"round {number} of the history: 'task' must be a number, got {event.get('task')!r}"
-            )
+            raise InputError(f"round {number} of the history: 'task' must be a number, got {event.get('task')!r}")
     return rounds
 
 
@@ -57,11 +63,16 @@ def _scores(event: Event) -> Mapping[str, Any]:
     return event.get("accuracy") or event.get("nll") or {}
 
 
+def _runs(history: Union[History, Mapping[str, History]]) -> dict[str, list[Event]]:
+    """The rounds of each run by its name; "" for a single one."""
+    histories = history if isinstance(history, Mapping) else {"": history}
+    if not histories:
+        raise InputError("no history to plot")
+    return {name: rounds_of(events) for name, events in histories.items()}
+
+
 def plot_accuracy_per_round(
-    history: Union[History, Mapping[str, History]],
-    path: PathLike,
-    *,
-    client: int | None = None,
+    history: Union[History, Mapping[str, History]], path: PathLike, *, client: int | None = None
 ) -> pathlib.Path:
     """Test accuracy, or NLL, of each task of one client at the end of each round (FedSeIT, fig. 5).
 
@@ -69,52 +80,141 @@ def plot_accuracy_per_round(
     what follows shows whether it is forgotten.
 
     Args:
-      history: events as `load_history` gives them, or several histories by name, to compare runs.
-      path: where to write; the ending says the format.
+      history: of one run, or several by name, to compare them.
+      path: its ending says the format.
       client: whose accuracy, 0 .. C-1; None for the last one, as in the paper.
-
-    Returns:
-      The path written.
 
     Raises:
       InputError: no rounds, or no accuracy of that client.
     """
-    histories = dict(history) if isinstance(history, Mapping) else {"": history}
-    runs = {name: rounds_of(events) for name, events in histories.items()}
-    if not runs:
-        raise InputError("no history to plot")
+    runs = _runs(history)
     known = clients_of(list(itertools.chain(*runs.values())))
     if not known or (client is not None and client not in known):
         raise InputError(f"no accuracy of client {client} in the history; clients with accuracy: {known}")
     client = known[-1] if client is None else client
     spans = task_spans(max(runs.values(), key=len))
     figure, axes = figures.panels(len(spans), most_columns=5, width=2.3, height=2.2, sharex=True, sharey=True)
+    lines: dict[str, Any] = {}
     for axis, (task, (first, last)) in zip(axes, spans.items()):
         axis.axvspan(first - 0.5, last + 0.5, color=figures.SHADE, linewidth=0, zorder=0)
         for place, (name, rounds) in enumerate(runs.items()):
-            axis.plot(
-                range(1, len(rounds) + 1),
-                accuracy_curve(rounds, client, task),
-                label=name,
-                **figures.style(place),
-            )
-        axis.set_title(f"Task {task + 1}", fontsize=9)
-        figures.plain_axis(axis)
-        figures.round_axis(axis, max(map(len, runs.values())))
+            values = accuracy_curve(rounds, client, task)
+            (lines[name],) = axis.plot(range(1, len(rounds) + 1), values, **figures.style(place))
+        figures.dress(axis, f"Task {task + 1}", max(map(len, runs.values())))
     is_density = any(event.get("nll") for rounds in runs.values() for event in rounds)
     what, unit = ("NLL", "nats") if is_density else ("accuracy", "%")
-    figure.suptitle(
-        f"Client {client + 1}: test {what} after each round\n(shaded: the rounds that learn the task)",
-        fontsize=10,
-    )
-    figure.supxlabel("Round, all tasks", fontsize=9)
-    figure.supylabel(f"Test {what} ({unit})", fontsize=9)
     if len(runs) > 1:
-        # At the side: below, it would lie on the label of the x axis.
-        figure.legend(
-            *axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=9, frameon=False
-        )
-    return figures.save(figure, path)
+        figures.legend(figure, lines)
+    title = f"Client {client + 1}: test {what} after each round\n(shaded: the rounds that learn the task)"
+    return figures.save(figure, path, title, "Round, all tasks", f"Test {what} ({unit})")
+
+
+def plot_accuracy_by_round(
+    history: Union[History, Mapping[str, History]],
+    path: PathLike,
+    *,
+    names: Optional[Sequence[str]] = None,
+    references: Optional[Mapping[str, Mapping[str, Any]]] = None,
+) -> pathlib.Path:
+    """Test accuracy of each task from the first round that learns it on, mean over the clients that have data.
+
+    Dotted marks stand where a new task begins; a line that falls behind one is a task that is forgotten.
+
+    Args:
+      history: of one run, or several by name, with a panel each.
+      path: its ending says the format.
+      names: what the tasks are called; None for their numbers.
+      references: results of other runs by name, for example offline ones; their average over the tasks is a
+        horizontal line.
+
+    Raises:
+      InputError: no rounds, no accuracy in any round of a run, or references without accuracy.
+    """
+    runs = _runs(history)
+    for name, rounds in runs.items():
+        if not has_accuracy(rounds):
+            raise InputError(f"{name or 'the history'}: no round holds an accuracy; nothing to plot")
+    figure, axes = figures.panels(
+        len(runs),
+        most_columns=2 if len(runs) <= 4 else 3,
+        width=3.4 if len(runs) > 1 else 5.6,  # the legend stands beside it
+        height=2.5,
+        sharey=True,
+    )
+    lines = {}
+    for axis, (title, rounds) in zip(axes, runs.items()):
+        lines.update(_draw_tasks(axis, rounds, names))
+        for place, (name, results) in enumerate((references or {}).items()):
+            average = 100 * metrics.mean_of_known(final_accuracies(results))
+            lines[name] = axis.axhline(average, **figures.reference_style(place))
+        figures.dress(axis, title, len(rounds))
+    figures.legend(figure, lines)
+    title = "Test accuracy of each task after each round,\nmean over clients (dotted: a new task begins)"
+    return figures.save(figure, path, title, "Round, all tasks", "Test accuracy (%)")
+
+
+def has_accuracy(history: History) -> bool:
+    """Whether any round holds an accuracy; where only the ends of tasks are scored, none does."""
+    return any(event.get("event") == "round" and event.get("accuracy") for event in history)
+
+
+def mean_curve(rounds: Sequence[Event], task: int) -> tuple[list[int], list[float]]:
+    """Accuracy of a task in %, mean over the clients that have data, and the rounds (from 1) that it is known for.
+
+    What a task scored before it was first learned is left out.
+    """
+    first = task_spans(rounds)[task][0]
+    curves = np.array([accuracy_curve(rounds, client, task) for client in clients_of(rounds)])
+    means = [metrics.mean_of_known(column) for column in curves.T]
+    known = [(number, mean) for number, mean in enumerate(means, start=1) if number >= first and mean == mean]
+    return [number for number, _ in known], [mean for _, mean in known]
+
+
+def _draw_tasks(axis: Any, rounds: Sequence[Event], names: Optional[Sequence[str]]) -> dict[str, Any]:
+    """The lines of a panel by the names of their tasks."""
+    lines = {}
+    spans = task_spans(rounds)
+    for task in spans:
+        numbers, means = mean_curve(rounds, task)
+        every = max(1, len(numbers) // MOST_MARKERS)
+        label = figures.numbered_name(names, task)
+        (lines[label],) = axis.plot(numbers, means, markevery=every, **figures.style(task))
+    figures.mark_tasks(axis, (first for first, _ in spans.values()))
+    return lines
+
+
+def plot_nll_by_task(results: Mapping[str, Any], path: PathLike, *, key: str = "nll") -> pathlib.Path:
+    """Average, base-task and new-task NLL after each task: of one run in all ways of scoring, or of several runs.
+
+    Args:
+      results: what `load_results` gives, or several of them by name, to compare runs.
+      path: its ending says the format.
+      key: of several runs, the way of scoring.
+
+    Raises:
+      InputError: results without NLL.
+    """
+    if "nll" in results:
+        curves = {name: results[way] for way, name in WAYS.items() if results.get(way)}
+        run = f"{results.get('method')} on {results.get('dataset')}"
+    else:
+        curves, run = {name: one.get(key) for name, one in results.items()}, ""
+    missing = next((name for name, values in curves.items() if not values), None)
+    if missing is not None:
+        raise InputError(f"{missing}: its results have no {key!r} to plot")
+    if not curves:
+        raise InputError("no results with an NLL to plot")
+    most, lines = max(len(values[0]) for values in curves.values()), {}
+    figure, axes = figures.panels(3, most_columns=3, width=2.9, height=2.6, sharey=True)
+    for axis, (title, of) in zip(axes, NLL_FIGURES.items()):
+        for place, (name, nll) in enumerate(curves.items()):
+            values = of(nll)
+            (lines[name],) = axis.plot(np.arange(1, len(values) + 1), values, **figures.style(place))
+        figures.dress(axis, title, most)
+    if len(curves) > 1:
+        figures.legend(figure, lines)
+    title = f"NLL after each task, mean over clients\n{run}".rstrip()
+    return figures.save(figure, path, title, "after learning task", "NLL (nats)")
 
 
 def cumulative_megabytes(history: History, key: str) -> list[float]:
@@ -138,9 +238,6 @@ def cumulative_megabytes(history: History, key: str) -> list[float]:
 def plot_communication(history: History, path: PathLike) -> pathlib.Path:
     """Megabytes sent up and down by the end of each round: as sent (sparse-coded), and had it been dense.
 
-    Returns:
-      The path written.
-
     Raises:
       InputError: no rounds.
     """
@@ -150,35 +247,14 @@ def plot_communication(history: History, path: PathLike) -> pathlib.Path:
     directions = (("bytes_up", "Clients to server"), ("bytes_down", "Server to clients"))
     for axis, (key, title) in zip(axes, directions):
         for place, (suffix, name, line) in enumerate((("_dense", "if sent dense", "--"), ("", "sent", "-"))):
-            curve = cumulative_megabytes(history, key + suffix)
-            axis.plot(
-                numbers,
-                curve,
-                line,
-                label=name,
-                linewidth=1.8,
-                color=figures.COLOURS[1 - place],
-                marker="o",
-                markevery=[-1],
-                markersize=4,
-            )
-            axis.annotate(
-                f"{curve[-1]:,.3g}",
-                (len(rounds), curve[-1]),
-                xytext=(4, 0),
-                fontsize=8,
-                textcoords="offset points",
-                va="center",
-                color=figures.COLOURS[1 - place],
-            )
-        for first, _ in list(task_spans(rounds).values())[1:]:
-            axis.axvline(first - 0.5, color="#AAAAAA", linewidth=0.8, linestyle=":")
-        axis.set_title(title, fontsize=9)
-        figures.plain_axis(axis)
-        figures.round_axis(axis, len(rounds))
+            curve, colour = cumulative_megabytes(history, key + suffix), figures.COLOURS[1 - place]
+            drawn: dict[str, Any] = {"marker": "o", "markevery": [-1], "markersize": 4}
+            axis.plot(numbers, curve, line, label=name, linewidth=1.8, color=colour, **drawn)
+            written: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+            axis.annotate(f"{curve[-1]:,.3g}", (len(rounds), curve[-1]), color=colour, **written)
+        figures.mark_tasks(axis, (first for first, _ in task_spans(rounds).values()))
+        figures.dress(axis, title, len(rounds))
     axes[0].set_ylim(bottom=0)
     axes[0].legend(fontsize=8, frameon=False, loc="upper left")
-    figure.suptitle("Communication, all clients together\n(dotted: a new task begins)", fontsize=10)
-    figure.supxlabel("Round, all tasks", fontsize=9)
-    figure.supylabel("Sent so far (MB)", fontsize=9)
-    return figures.save(figure, path)
+    title = "Communication, all clients together\n(dotted: a new task begins)"
+    return figures.save(figure, path, title, "Round, all tasks", "Sent so far (MB)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from tffcl import storage
@@ -32,14 +32,7 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
-def panels(
-    count: int,
-    *,
-    most_columns: int,
-    width: float,
-    height: float,
-    **kwargs: Any,
-) -> tuple[Any, list[Any]]:
+def panels(count: int, *, most_columns: int, width: float, height: float, **kwargs: Any) -> tuple[Any, list[Any]]:
     """A figure with `count` panels in rows of at most `most_columns`; each is `width` x `height` inches."""
     rows = math.ceil(count / most_columns)
     columns = math.ceil(count / rows)
@@ -63,11 +56,6 @@ def style(place: int) -> dict[str, Any]:
     }
 
 
-def task_name(names: Optional[Sequence[Sequence[str]]], client: int, task: int) -> str:
-    """`names[client][task]`, or the task's number, from 1, where tasks have no names."""
-    return f"task {task + 1}" if names is None else names[client][task]
-
-
 def numbered_name(names: Optional[Sequence[str]], task: int) -> str:
     """A task's number, from 1, and its name where it has one."""
     return f"Task {task + 1}" + (f": {names[task]}" if names is not None and task < len(names) else "")
@@ -82,31 +70,44 @@ def reference_style(place: int) -> dict[str, Any]:
     }
 
 
-def plain_axis(axis: Any) -> None:
-    """A frame on two sides, and a faint horizontal grid behind the data."""
+def dress(axis: Any, title: str = "", num_rounds: int = 0) -> None:
+    """A frame on two sides, a faint horizontal grid behind the data; an x axis over rounds 1 .. `num_rounds`."""
+    from matplotlib.ticker import MaxNLocator
+
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", color="#DDDDDD", linewidth=0.6)
     axis.set_axisbelow(True)
     axis.tick_params(labelsize=8)
+    if title:
+        axis.set_title(title, fontsize=9)
+    if num_rounds:  # with whole ticks: there is no round 2.5
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+        axis.set_xlim(0.5, num_rounds + 0.5)
 
 
-def round_axis(axis: Any, num_rounds: int) -> None:
-    """An x axis over rounds 1 .. `num_rounds`, with whole ticks: there is no round 2.5."""
-    from matplotlib.ticker import MaxNLocator
+def mark_tasks(axis: Any, firsts: Iterable[int]) -> None:
+    """Dotted lines where a new task begins, before the round that is its first."""
+    for first in firsts:
+        if first > 1:
+            axis.axvline(first - 0.5, color="#AAAAAA", linewidth=0.8, linestyle=":")
 
-    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    axis.set_xlim(0.5, num_rounds + 0.5)
+
+def legend(figure: Any, lines: Mapping[str, Any]) -> None:
+    """At the side: below, it would lie on the label of the x axis."""
+    figure.legend(lines.values(), lines, loc="outside right center", fontsize=8, frameon=False)
 
 
-def save(figure: Any, path: PathLike) -> pathlib.Path:
+def save(figure: Any, path: PathLike, title: str, x: str = "", y: str = "") -> pathlib.Path:
     """Writes the figure in the format that the name of `path` ends in (.png, .pdf, .svg), whole or not.
 
     Raises:
       InputError: matplotlib does not know the format.
       RunError: the file cannot be written.
     """
-    path = pathlib.Path(path)
-    buffer = io.BytesIO()
+    figure.suptitle(title, fontsize=10)
+    figure.supxlabel(x, fontsize=9)
+    figure.supylabel(y, fontsize=9)
+    path, buffer = pathlib.Path(path), io.BytesIO()
     try:
         figure.savefig(buffer, format=path.suffix.lstrip(".").lower() or "png")
     except ValueError as error:

@@ -70,9 +70,7 @@ def reading(run_dir: PathLike) -> Iterator[None]:
     except TffclError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise InputError(
-            f"{os.fspath(run_dir)}: its files are not as a run writes them ({error!r})"
-        ) from error
+        raise InputError(f"{os.fspath(run_dir)}: its files are not as a run writes them ({error!r})") from error
 
 
 def _check_run(run_dir: PathLike) -> None:

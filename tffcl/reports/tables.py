@@ -1,16 +1,24 @@
-"""Tables of results, as aligned text or Markdown."""
+"""Tables of results, as aligned text or Markdown, and what noise guarantees, in words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
+
+import numpy as np
 
 from tffcl import metrics
 from tffcl.errors import InputError
 from tffcl.reports.run_files import total
 
 NO_DATA = "-"
+# ConFedMADE, figures 3 and 5: NLL after each task.
+NLL_FIGURES = {
+    "All tasks so far": metrics.average_nll,
+    "The first task": metrics.base_task_nll,
+    "The newest task": metrics.new_task_nll,
+}
 
 
 def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = False) -> str:
@@ -20,10 +28,6 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
     over clients and rounds, time in seconds. A density is scored without task label, with the task known, and
     with the newest parameters; where all tasks were pooled, on each of the original ones alone. A column that no run
     has a value for is left out.
-
-    Args:
-      results: what `load_results` gives, or the same keys.
-      markdown: a Markdown table instead of aligned text.
 
     Raises:
       InputError: no results.
@@ -54,18 +58,13 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
     return render(list(kept), rows, markdown=markdown, num_text_columns=num_text_columns)
 
 
-def accuracy_matrix_table(
-    results: Mapping[str, Any],
-    *,
-    client: int | None = None,
-    markdown: bool = False,
-) -> str:
+def accuracy_matrix_table(results: Mapping[str, Any], *, client: int | None = None, markdown: bool = False) -> str:
     """Accuracy (%) or NLL (nats) on each task, a row for the time after each task.
 
     Args:
       results: what `load_results` gives.
       client: 0 .. C-1, or None for the mean over clients.
-      markdown: a Markdown table instead of aligned text.
+      markdown: Markdown instead of aligned text.
 
     Raises:
       InputError: no `accuracy` or `nll` in the results, or no such client.
@@ -84,6 +83,94 @@ def accuracy_matrix_table(
     return render(header, rows, markdown=markdown)
 
 
+def nll_by_task_table(results: Mapping[str, Any], *, markdown: bool = False) -> str:
+    """What `plot_nll_by_task` draws of one run's "nll", as numbers.
+
+    Raises:
+      InputError: results without NLL.
+    """
+    if not results.get("nll"):
+        raise InputError("the results have no 'nll' [clients, tasks, tasks]")
+    columns = [of(results["nll"]) for of in NLL_FIGURES.values()]
+    rows = [
+        [f"after task {task + 1}", *(NO_DATA if np.isnan(value) else f"{value:.2f}" for value in values)]
+        for task, values in enumerate(zip(*columns))
+    ]
+    return render(["NLL nats", "average", "first task", "newest task"], rows, markdown=markdown)
+
+
+def by_task_table(runs: Mapping[str, Mapping[str, Any]], *, markdown: bool = False) -> str:
+    """A row for each run: accuracy (%) on each task at the end and on average, what was forgotten, sent and held."""
+    most = max(len(results["accuracy_by_task"][-1]) for results in runs.values())
+    header = ["accuracy %", *(f"task {task + 1}" for task in range(most)), "average", "forgotten", "sent up",
+              "client memory", "server memory"]  # fmt: skip
+    rows = []
+    for name, results in runs.items():
+        by_task = [*results["accuracy_by_task"][-1], *[None] * most][:most]
+        memory = results["memory"]
+        held = [_held(memory[place]) for place in ("client", "server")]
+        percents = [*by_task, results["average_accuracy_by_task"], results["forgetting"]]
+        sent = format_bytes(total(results["bytes_up"]))
+        rows.append([name, *map(_percent, percents), sent, *held])
+    return render(header, rows, markdown=markdown)
+
+
+def _held(count: Optional[int]) -> str:
+    return format_bytes(count) if count else NO_DATA
+
+
+def leak_table(rows: Sequence[Mapping[str, Any]], *, markdown: bool = False) -> str:
+    """A row for each way of sharing: how often what is sent is linked to its source, and how much of it is rebuilt.
+
+    A column that no row has a value for is left out.
+
+    Args:
+      rows: each with
+        sharing: what is sent, as text;
+        beta: of the encoder's pre-training (eq. 9), None where it has none;
+        epsilon: of the noise on what is sent, None where there is none;
+        times: how often the same example is sent;
+        candidates: among how many the source was looked for;
+        top1, top5: shares 0 .. 1, and mean_rank, as `tffcl.metrics.LinkResult` has them;
+        r2: as `tffcl.metrics.reconstruction_r2` gives it.
+        All but sharing, times and top1 may be missing.
+      markdown: Markdown instead of aligned text.
+
+    >>> print(leak_table([{"sharing": "sampled", "beta": 1e-3, "times": 6, "top1": 0.981, "r2": 0.4}]))
+    sharing   beta  sent  top-1 %    R2
+    -------  -----  ----  -------  ----
+    sampled  0.001    6x     98.1  0.40
+
+    Raises:
+      InputError: no rows, or one that lacks sharing, times or top1.
+    """
+    if not rows:
+        raise InputError("leak_table needs at least one row, got none")
+    for number, row in enumerate(rows, start=1):
+        missing = [name for name in ("sharing", "times", "top1") if row.get(name) is None]
+        if missing:
+            raise InputError(f"row {number} of the leak table has no {', '.join(missing)}")
+    columns = {
+        "sharing": [str(row["sharing"]) for row in rows],
+        "beta": [_leak_cell(row, "beta", "{:g}") for row in rows],
+        "epsilon": [_leak_cell(row, "epsilon", "{:.3g}") for row in rows],
+        "sent": [_leak_cell(row, "times", "{}x") for row in rows],
+        "candidates": [_leak_cell(row, "candidates", "{:,}") for row in rows],
+        "top-1 %": [_leak_cell(row, "top1", "{:.1f}", 100) for row in rows],
+        "top-5 %": [_leak_cell(row, "top5", "{:.1f}", 100) for row in rows],
+        "mean rank": [_leak_cell(row, "mean_rank", "{:.1f}") for row in rows],
+        "R2": [_leak_cell(row, "r2", "{:.2f}") for row in rows],
+    }
+    kept = {name: cells for name, cells in columns.items() if any(cell != NO_DATA for cell in cells)}
+    return render(list(kept), [list(cells) for cells in zip(*kept.values())], markdown=markdown)
+
+
+def _leak_cell(row: Mapping[str, Any], name: str, form: str, scale: int = 1) -> str:
+    value = row.get(name)
+    text = NO_DATA if value is None else form.format(scale * value)
+    return "0.00" if text == "-0.00" else text
+
+
 def scores_of(results: Mapping[str, Any]) -> tuple[str, Any]:
     """("accuracy" or "nll", its tensor, float64 [C, T, T] with NaN for no data).
 
@@ -96,13 +183,7 @@ def scores_of(results: Mapping[str, Any]) -> tuple[str, Any]:
     raise InputError("the results have neither 'accuracy' nor 'nll' [clients, tasks, tasks]")
 
 
-def render(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    markdown: bool,
-    num_text_columns: int = 1,
-) -> str:
+def render(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool, num_text_columns: int = 1) -> str:
     """Lays out cells; the first `num_text_columns` columns to the left, numbers to the right.
 
     >>> print(render(["run", "TTA"], [["fedseit", "83.6"]], markdown=True))
@@ -179,3 +260,37 @@ def _extent(run: Mapping[str, Any]) -> str:
 
 def _is_density(run: Mapping[str, Any]) -> bool:
     return run.get("accuracy") is None and (run.get("nll") is not None or run.get("average_nll") is not None)
+
+
+# -- privacy ------------------------------------------------------------------------------------------------------
+
+
+def privacy_lines(results: Mapping[str, Any]) -> list[str]:
+    """A line for each thing that was noised, with its epsilon, what that means and what it leaves out.
+
+    >>> privacy_lines({"accuracy": []})
+    []
+
+    """
+    accounts = results.get("privacy") or {}
+    makers = {"base_updates": _of_updates, "summaries": _of_summaries}
+    return [make(accounts[name]) for name, make in makers.items() if name in accounts]
+
+
+def _of_updates(account: Mapping[str, Any]) -> str:
+    hidden = account["epsilon_participants_hidden"]
+    lower = hidden is not None and hidden < account["epsilon"]
+    less = f"; {hidden:.3g} for whoever cannot know who took part" if lower else ""
+    return (
+        f"privacy: the updates of the base are ({account['epsilon']:.3g}, {account['delta']:g})-differentially private "
+        f"for a whole client ({account['neighbouring']}) over {account['rounds']} rounds, {account['sampling']}{less}; "
+        f"not covered, nor what it tells: {', '.join(account['uncovered'])}"
+    )
+
+
+def _of_summaries(account: Mapping[str, Any]) -> str:
+    return (
+        f"privacy: what a client tells of a task is ({account['epsilon']:.3g}, {account['delta']:g})-differentially "
+        f"private for each of its documents ({account['neighbouring']}); its adaptives, trained on the same documents, "
+        "are not"
+    )

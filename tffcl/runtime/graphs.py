@@ -9,27 +9,36 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Sequence as PySequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from tffcl import errors
-from tffcl.runtime import graph_defs
-from tffcl.runtime.sequences import Sequence
+from tffcl.runtime import values
 
 # The name that makes TensorFlow create a nameless variable, freed together with its last handle.
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
+# Tables, and the operations that make one without a name in each call, which is freed with its last handle.
+_TABLES = {
+    "HashTableV2": "AnonymousHashTable",
+    "MutableDenseHashTableV2": "AnonymousMutableDenseHashTable",
+    "MutableHashTableOfTensorsV2": "AnonymousMutableHashTableOfTensors",
+    "MutableHashTableV2": "AnonymousMutableHashTable",
+}
+_NAMING = ("container", "shared_name", "use_node_name_sharing", "_class")  # attributes that no nameless table has
+
+# These always have a name, by which others could find them: they are destroyed after the call.
+_QUEUES = ("FIFOQueueV2", "PaddingFIFOQueueV2", "PriorityQueueV2", "RandomShuffleQueueV2")
+
 Values = Any  # a tensor or a sequence, or nested tuples of them
 
 
-class _Sequence(str):
+class _SequenceName(str):
     """The name of a tensor that stands for a data set."""
 
 
@@ -37,47 +46,30 @@ class GraphFunction:
     """One TensorFlow computation; a call costs little more than the call of a `tf.function`."""
 
     def __init__(self, proto: Any, prefix: str) -> None:
-        """Imports the graph.
+        """Imports the graph of a `computation_pb2.TensorFlow`, whose functions get names that begin with `prefix`.
 
-        Args:
-          proto: A `computation_pb2.TensorFlow`.
-          prefix: Keeps the functions of one graph apart from those of all others.
-
-        Raises:
-          RunError: It cannot be imported, or holds what would stay from call to call.
+        It is a RunError if it cannot be imported, or has contents that would stay from call to call.
         """
         graph_def = tf.compat.v1.GraphDef()
         proto.graph_def.Unpack(graph_def)
-        graph_defs.set_apart(graph_def, prefix)
+        _prefix_functions(graph_def, prefix)
         nodes = {node.name: node for node in graph_def.node}
-        self._variables = graph_defs.free_variables(nodes)
-        makers = graph_defs.free_tables_and_queues(nodes)
+        self._variables = _free_variables(nodes)
+        makers = _free_tables_and_queues(nodes)
         self._parameter = _names(proto.parameter) if proto.HasField("parameter") else ()
         self._result = _names(proto.result)
-        inputs = list(_flat(self._parameter))
-        self._session_token = proto.session_token_tensor_name
-        if self._session_token.split(":")[0] not in nodes:
-            self._session_token = ""
-        inputs += [self._session_token] if self._session_token else []
-        inputs += self._variables
-        self._tables_and_queues = (
-            _TablesAndQueues(graph_def, nodes, inputs, makers, prefix) if makers else None
-        )
-        part = functools.partial(_import, graph_def, nodes, [*inputs, *makers])
-        self._initialize = part([], proto.initialize_op) if proto.initialize_op else None
-        self._run = part(list(_flat(self._result)), "")
+        token = proto.session_token_tensor_name
+        self._session_token = [token] if _node_name(token) in nodes else []
+        inputs = [*_flat(self._parameter), *self._session_token, *self._variables]
+        self._tables_and_queues = _TablesAndQueues(graph_def, nodes, inputs, makers, prefix) if makers else None
+        import_part = functools.partial(_import, graph_def, nodes, [*inputs, *makers])
+        self._initialize = import_part([], proto.initialize_op) if proto.initialize_op else None
+        self._run = import_part(list(_flat(self._result)))
         self._first_call = threading.Lock()
         self._called = False
 
     def __call__(self, argument: Values = ()) -> Values:
-        """Runs the computation.
-
-        Args:
-          argument: Tensors or arrays, structured as the computation's parameter; nothing where it has none.
-
-        Returns:
-          Tensors, structured as its result.
-        """
+        """Results as tensors, for tensors or arrays in the structure of the computation's parameter, if it has one."""
         if self._called:
             return self._call(argument)
         # TensorFlow optimises the graph now: once, not in all threads at the same time, also where the call fails.
@@ -89,16 +81,13 @@ class GraphFunction:
 
     def _call(self, argument: Values) -> Values:
         tensors = [tf.convert_to_tensor(each) for each in _flat(argument)] if self._parameter != () else []
-        if self._session_token:
-            tensors.append(tf.constant(""))
+        tensors += [tf.constant("") for _ in self._session_token]
         handles = [
             tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=_ANONYMOUS)
             for dtype, shape in self._variables.values()
         ]
         tensors += handles
-        made = (
-            self._tables_and_queues.made(tensors) if self._tables_and_queues else contextlib.nullcontext([])
-        )
+        made = self._tables_and_queues.made(tensors) if self._tables_and_queues else contextlib.nullcontext([])
         with made as others:
             if self._initialize is not None:
                 self._initialize(*tensors, *others)
@@ -110,7 +99,7 @@ class GraphFunction:
             return tuple(self._structured(part, outputs) for part in names)
         tensor = next(outputs)
         # The functions that a data set calls live as long as the graph that has made it.
-        return Sequence(tensor, owner=self) if isinstance(names, _Sequence) else tensor
+        return values.Sequence(tensor, owner=self) if isinstance(names, _SequenceName) else tensor
 
 
 class _TablesAndQueues:
@@ -124,7 +113,7 @@ class _TablesAndQueues:
         self,
         graph_def: tf.compat.v1.GraphDef,
         nodes: Mapping[str, Any],
-        feeds: PySequence[str],
+        feeds: Sequence[str],
         makers: Mapping[str, Any],
         prefix: str,
     ) -> None:
@@ -133,94 +122,177 @@ class _TablesAndQueues:
         self._free: list[Callable[..., Any]] = []
 
     @contextlib.contextmanager
-    def made(self, tensors: PySequence[tf.Tensor]) -> Iterator[PySequence[tf.Tensor]]:
+    def made(self, tensors: Sequence[tf.Tensor]) -> Iterator[Sequence[tf.Tensor]]:
         """The handles, in the order of the makers."""
         with self._lock:
             make = self._free.pop() if self._free else self._import()
-        handles: PySequence[tf.Tensor] = []
+        handles: Sequence[tf.Tensor] = []
         try:
             handles = make(*tensors)
             yield handles
         finally:
             for handle, maker in zip(handles, self._makers.values()):
-                if graph_defs.has_a_name(maker):
+                if maker.op in _QUEUES:
                     tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
             self._free.append(make)
 
     def _import(self) -> Callable[..., Any]:
         self._count += 1
-        named = [graph_defs.named(maker, f"{self._prefix}_{self._count}") for maker in self._makers.values()]
-        own = {maker.name: maker for maker in named}
-        return _import(
-            self._graph_def, {**self._nodes, **own}, self._feeds, list(self._makers), "", own.keys()
-        )
-
-
-class GraphCache:
-    """Graph functions by the bytes of their computations, for as long as somebody holds them."""
-
-    def __init__(self) -> None:
-        self._known: weakref.WeakValueDictionary[bytes, GraphFunction] = weakref.WeakValueDictionary()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def get(self, proto: Any) -> GraphFunction:
-        """The function of a `computation_pb2.TensorFlow`, imported where that has not happened yet."""
-        key = hashlib.sha256(proto.SerializeToString(deterministic=True)).digest()
-        function = self._known.get(key)
-        if function is None:
-            function = self._known[key] = GraphFunction(proto, key.hex()[:16])
-        return function
+        own = {}
+        for maker in self._makers.values():
+            own[maker.name] = node = tf.compat.v1.NodeDef()
+            node.CopyFrom(maker)
+            if node.op in _QUEUES:
+                node.attr["shared_name"].s = f"{self._prefix}_{self._count}_{node.name}".encode()
+        nodes = {**self._nodes, **own}
+        return _import(self._graph_def, nodes, self._feeds, list(self._makers), makers=own.keys())
 
 
 def _names(binding: Any) -> Values:
     """Tensor names of a `computation_pb2.TensorFlow.Binding`, in nested tuples."""
-    kind = binding.WhichOneof("binding")
-    if kind == "struct":
+    form = binding.WhichOneof("binding")
+    if form == "struct":
         return tuple(_names(element) for element in binding.struct.element)
-    if kind == "sequence":
-        return _Sequence(binding.sequence.variant_tensor_name)
+    if form == "sequence":
+        return _SequenceName(binding.sequence.variant_tensor_name)
     return binding.tensor.tensor_name
 
 
-def _flat(values: Values) -> Iterable[Any]:
-    if isinstance(values, tuple):
-        for value in values:
+def _flat(nested: Values) -> Iterable[Any]:
+    if isinstance(nested, tuple):
+        for value in nested:
             yield from _flat(value)
     else:
-        yield values.variant if isinstance(values, Sequence) else values
+        yield nested.variant if isinstance(nested, values.Sequence) else nested
+
+
+def _node_name(tensor: str) -> str:
+    """The node of a tensor ("x:0") or of a control edge ("^x")."""
+    return tensor.lstrip("^").split(":")[0]
+
+
+# -- graphs as TensorFlow writes them down, made fit for a process that has others -----------------------------
+
+
+def _prefix_functions(graph_def: tf.compat.v1.GraphDef, prefix: str) -> None:
+    """Gives a graph's functions names that no other graph has.
+
+    A process has one name space for them, and TFF's optimiser leaves functions of one name with several bodies.
+    """
+    library = graph_def.library
+    names = {function.signature.name: f"{prefix}_{function.signature.name}" for function in library.function}
+    for function in library.function:
+        function.signature.name = names[function.signature.name]
+    for gradient in library.gradient:
+        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
+        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
+    for nodes in (graph_def.node, *(function.node_def for function in library.function)):
+        for node in nodes:
+            node.op = names.get(node.op, node.op)
+            for value in node.attr.values():
+                called = [value.func] if value.HasField("func") else value.list.func if value.HasField("list") else ()
+                for function in called:
+                    function.name = names.get(function.name, function.name)
+
+
+def _free_variables(nodes: Mapping[str, Any]) -> dict[str, tuple[tf.DType, tf.TensorShape]]:
+    """Turns a graph's variables into placeholders; returns the type and shape of each, by the name of its handle."""
+    variables = {}
+    for node in nodes.values():
+        if node.op == "VarHandleOp":
+            dtype = tf.dtypes.as_dtype(node.attr["dtype"].type)
+            variables[f"{node.name}:0"] = dtype, tf.TensorShape(node.attr["shape"].shape)
+            _become_handle(node)
+    return variables
+
+
+def _free_tables_and_queues(nodes: Mapping[str, Any]) -> dict[str, Any]:
+    """Turns a graph's tables and queues into placeholders; returns nodes that make new ones, by the handle's name."""
+    makers = {}
+    for node in nodes.values():
+        if node.op in _TABLES or node.op in _QUEUES:
+            maker = makers[f"{node.name}:0"] = tf.compat.v1.NodeDef()
+            maker.CopyFrom(node)
+            maker.op = _TABLES.get(node.op, node.op)
+            for name in _NAMING:
+                maker.attr.pop(name, None)
+            _become_handle(node)
+    return makers
+
+
+def _become_handle(node: Any) -> None:
+    node.op = "Placeholder"
+    node.ClearField("input")
+    node.ClearField("attr")
+    node.attr["dtype"].type = tf.resource.as_datatype_enum
 
 
 def _import(
     graph_def: tf.compat.v1.GraphDef,
     nodes: Mapping[str, Any],
-    feeds: PySequence[str],
-    outputs: PySequence[str],
-    operation: Optional[str],
+    feeds: Sequence[str],
+    outputs: Sequence[str],
+    operation: str = "",
     makers: AbstractSet[str] = frozenset(),
 ) -> Callable[..., Any]:
-    """A concrete function from some tensors of the graph to others, with an operation run first."""
-    targets = [*outputs, *([operation] if operation else [])]
-    part = graph_defs.needed(graph_def, nodes, targets, set(map(graph_defs.node_name, feeds)), makers)
+    """A concrete function from some tensors of a graph to others, or one that runs an operation.
+
+    `nodes` are the graph's, some of them changed. The contents of `makers`, nodes by name, do not outlive the call.
+    """
+    targets = [operation] if operation else list(outputs)
+    part = _needed(graph_def, nodes, targets, set(map(_node_name, feeds)))
+    for held in ([node for node in part.node if node.name not in makers], *(f.node_def for f in part.library.function)):
+        _refuse_shared(held)
     present = {node.name for node in part.node}
 
     def body(*tensors: tf.Tensor) -> Any:
-        given = {name: t for name, t in zip(feeds, tensors) if graph_defs.node_name(name) in present}
-        targets = [operation] if operation else list(outputs)
-        found = tf.graph_util.import_graph_def(part, given, targets, name="")
+        fed = {name: tensor for name, tensor in zip(feeds, tensors) if _node_name(name) in present}
+        imported = tf.graph_util.import_graph_def(part, fed, targets, name="")
         if not operation:
-            return found
-        with tf.control_dependencies(found):
+            return imported
+        with tf.control_dependencies(imported):
             return [tf.constant(0)]
 
-    specs = [_spec(nodes[graph_defs.node_name(name)]) for name in feeds]
+    def spec(placeholder: Any) -> tf.TensorSpec:
+        shape = tf.TensorShape(placeholder.attr["shape"].shape) if "shape" in placeholder.attr else []
+        return tf.TensorSpec(shape, tf.dtypes.as_dtype(placeholder.attr["dtype"].type))
+
     try:
-        return tf.compat.v1.wrap_function(body, specs)
+        return tf.compat.v1.wrap_function(body, [spec(nodes[_node_name(name)]) for name in feeds])
     except ValueError as error:
         raise errors.RunError(f"cannot import a compiled graph into this process: {error}") from error
 
 
-def _spec(placeholder: Any) -> tf.TensorSpec:
-    shape = tf.TensorShape(placeholder.attr["shape"].shape) if "shape" in placeholder.attr else []
-    return tf.TensorSpec(shape, tf.dtypes.as_dtype(placeholder.attr["dtype"].type))
+def _needed(
+    graph_def: tf.compat.v1.GraphDef, nodes: Mapping[str, Any], targets: Iterable[str], feeds: AbstractSet[str]
+) -> tf.compat.v1.GraphDef:
+    """The nodes that some targets need, as a session would run them, in the order of the graph.
+
+    Nodes wait for no feed by a control edge: nothing stands in the feed's place once it is an argument.
+    """
+    reached: set[str] = set()
+    waiting = [_node_name(target) for target in targets]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            kept = [each for each in nodes[name].input if each[0] != "^" or each[1:] not in feeds]
+            nodes[name].ClearField("input")
+            nodes[name].input.extend(kept)
+            waiting += map(_node_name, kept)
+    return tf.compat.v1.GraphDef(
+        node=[node for name, node in nodes.items() if name in reached],
+        library=graph_def.library,
+        versions=graph_def.versions,
+    )
+
+
+def _refuse_shared(nodes: Iterable[Any]) -> None:
+    """Whatever can be shared by name, such as an iterator or a reader, outlives the call that has made it."""
+    for node in nodes:
+        definition = op_def_registry.get(node.op)  # None for a function
+        if definition is not None and any(each.name == "shared_name" for each in definition.attr):
+            raise errors.RunError(
+                f"the in-process runtime cannot run {node.op} ({node.name}): its contents would stay from call to "
+                "call; runtime.local() runs it"
+            )

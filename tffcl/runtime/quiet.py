@@ -1,13 +1,11 @@
-"""Quiet logs: environment variables that TensorFlow reads once, when it is imported.
-
-Import nothing heavy here: entry points call `quiet_logs()` before TensorFlow comes in.
-"""
+"""Quiet logs, and a quiet end of the process. Entry points call `quiet_logs()` before TensorFlow is imported."""
 
 from __future__ import annotations
 
 import logging
 import os
 import warnings
+from typing import Any
 
 _QUIET_ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",  # even its ERRORs are noise: absent GPUs, plugins registered twice
@@ -15,7 +13,7 @@ _QUIET_ENVIRONMENT = {
     "ABSL_MIN_LOG_LEVEL": "3",
 }
 
-# Libraries beneath us that warn about their own dependencies, or about Python's age.
+# Libraries that warn about their own dependencies, or about Python's age.
 _NOISY_MODULES = (r"tensorflow", r"tensorflow_federated", r"keras", r"jax", r"google\.")
 
 
@@ -32,3 +30,18 @@ def quiet_logs() -> None:
         for category in (DeprecationWarning, FutureWarning):
             warnings.filterwarnings("ignore", category=category, module=pattern)
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
+
+
+def drop_stock_context() -> None:
+    """Drops TFF's own default context, which its import makes, before the interpreter takes its modules down.
+
+    That context's destructor looks for `subprocess` among its globals; left to the very end of the process it finds
+    None, and Python prints a traceback.
+    """
+    import tensorflow_federated as tff
+
+    class Ended(tff.framework.SyncContext):
+        def invoke(self, comp: Any, arg: Any) -> Any:
+            raise RuntimeError("the process is ending: no computation can run any more")
+
+    tff.framework.set_default_context(Ended())

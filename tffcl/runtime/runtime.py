@@ -1,8 +1,10 @@
-"""What every runtime of this library is: a TFF context that is installed for a while, or as the default."""
+"""What all runtimes share: a TFF context that is installed and taken away, the compiler, and errors of operations."""
 
 from __future__ import annotations
 
 import abc
+import functools
+import logging
 import re
 from typing import Any, TypeVar
 
@@ -11,16 +13,26 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 
+logger = logging.getLogger(__name__)
+
 _Self = TypeVar("_Self", bound="Runtime")
 
+_MAX_COMPILED = 128  # a process has a handful of computations
+_SECURE = b"federated_secure_"  # how the names of TFF's secure intrinsics begin
 
-def check_default_num_clients(number: int) -> int:
-    """The number of clients of a computation whose arguments do not tell it; raises InputError for one that is none."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise errors.InputError(
-            f"default_num_clients: expected a number of clients, 0 or more; found {number!r}"
-        )
-    return number
+# What TensorFlow and TFF's worker put around an operation's own message.
+_AROUND = (
+    "Graph execution error", "Detected at node", "<stack traces", "File ", "(most recent call last)",
+    "while evaluating", "0 successful operations", "0 derived errors",
+)  # fmt: skip
+_FIRST_OF_SEVERAL = re.compile(r"\d+ root error\(s\) found\.\s*\(0\)\s*(\w+: )?")
+_NODE = re.compile(r"\s*(\[\[.*?\]\]|\{\{.*?\}\}|\[Op:\w+\])")
+
+# TensorFlow says that determinism is enabled, and not by whom.
+_REFUSED = (
+    "what draws without a seed or reads the clock is refused where results have to repeat; allow it with "
+    "runtime.local(repeatable=False), or with TF_DETERMINISTIC_OPS=0 in the environment of the process that computes"
+)
 
 
 class Runtime(abc.ABC):
@@ -29,7 +41,7 @@ class Runtime(abc.ABC):
     As a context manager it installs its context in the current thread, and on leaving takes it away and closes. TFF's
     contexts belong to threads: another thread has to enter a runtime of its own.
 
-    Args:
+    Attributes:
       context: The TFF context.
     """
 
@@ -59,19 +71,30 @@ class Runtime(abc.ABC):
             self.close()
 
 
-# What TensorFlow and TFF's worker put around the words of an operation itself.
-_AROUND = (
-    "Graph execution error", "Detected at node", "<stack traces", "File ", "(most recent call last)",
-    "while evaluating", "0 successful operations", "0 derived errors",
-)  # fmt: skip
-_FIRST_OF_SEVERAL = re.compile(r"\d+ root error\(s\) found\.\s*\(0\)\s*(\w+: )?")
-_NODE = re.compile(r"\s*(\[\[.*?\]\]|\{\{.*?\}\}|\[Op:\w+\])")
+def check_default_num_clients(number: int) -> int:
+    """The number of clients where a computation's arguments have none; raises InputError if it is no such number."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise errors.InputError(f"default_num_clients: expected a number of clients, 0 or more; found {number!r}")
+    return number
 
-# TensorFlow says that determinism is enabled, and not by whom.
-_REFUSED = (
-    "what draws without a seed or reads the clock is refused where results have to repeat; allow it with "
-    "runtime.local(repeatable=False), or with TF_DETERMINISTIC_OPS=0 in the environment of the process that computes"
-)
+
+def compile_to_native(computation: Any) -> Any:
+    """Compiles a `tff.framework.ConcreteComputation` for TFF's native runtime.
+
+    Neither that nor this library has a protocol for secure aggregation. Secure sums and secure selections run as the
+    plain computations that TFF's test backend has for them: the same results, quantisation and checks of the bounds
+    included, and nothing is hidden from the server. Each computation that has one logs a warning.
+    """
+    if _SECURE in tff.framework.serialize_computation(computation).SerializeToString():
+        logger.warning("secure aggregation is simulated: the server here sees every summand; only the sum is the same")
+        computation = tff.backends.test.replace_secure_intrinsics_with_bodies(computation)
+    return _compiled(computation)
+
+
+@functools.lru_cache(maxsize=_MAX_COMPILED)
+def _compiled(computation: Any) -> Any:
+    """Equal computations are compiled once in a process, whichever runtimes come and go."""
+    return tff.backends.native.desugar_and_transform_to_native(computation)
 
 
 class FailedOperation(errors.OperationError, grpc.RpcError):
@@ -79,12 +102,7 @@ class FailedOperation(errors.OperationError, grpc.RpcError):
 
 
 def operation_error(where: str, text: str) -> FailedOperation:
-    """The error for an operation that has failed.
-
-    Args:
-      where: Says that it has, and where.
-      text: TensorFlow's message, of many lines.
-    """
+    """The error for a failed operation, from TensorFlow's message of many lines; `where` begins the error."""
     lines = _FIRST_OF_SEVERAL.sub("", text).split("\n")
     kept = [_NODE.sub("", line).strip() for line in lines if line and not line[0].isspace()]
     words = " ".join(line for line in kept if line and not line.startswith(_AROUND))

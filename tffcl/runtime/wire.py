@@ -1,15 +1,20 @@
-"""Requests that carry large arrays, written as protobuf bytes in one copy.
+"""Requests that carry large arrays, written as protobuf bytes in one copy, and what one message can carry.
 
 TFF builds such a request from the inside out and copies every array five times on the way: to bytes, into an array
 message, into the list of clients, into the request, and once more when the request is serialised. Here the headers
 are written around the arrays, and everything is joined at the end. Values that are not large arrays, wrong ones
 included, go through TFF's own serialisation.
+
+gRPC and protobuf end at 2 GiB, with an error that names nothing. So a value is measured before it is sent: a structure
+that is too large goes in parts, anything else is one clear error.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -17,83 +22,52 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import array_pb2, executor_pb2
 
 from tffcl import errors
-from tffcl.runtime import limits
 
 _Chunk = Union[bytes, memoryview]
 
-# Below this size TFF's own way costs no more.
-_MIN_BYTES = 16 * 1024
+# Bytes of a message: protobuf's own limit, with some room for what stands around the value.
+MAX_MESSAGE_BYTES = 2**31 - 2**16
 
-# Characters of an error of TFF's, which may print a whole value.
-_MAX_SHOWN = 300
+LARGE_BYTES = 16 * 1024  # an array of fewer is no faster here than in TFF's own way
+
+_MAX_SHOWN = 300  # characters of an error of TFF's, which may print a whole value
+
+
+class MessageTooLarge(errors.RunError):
+    """A value that does not fit into one message."""
 
 
 def encode_create_value(executor_id: Any, value: Any, type_spec: tff.Type) -> bytes:
-    """The bytes of a `CreateValueRequest`.
-
-    Args:
-      executor_id: Message that names the executor in the worker.
-      value: A value of type `type_spec`.
-      type_spec: Type of the value.
-
-    Raises:
-      ArgumentError: If the value does not fit its type.
-      MessageTooLarge: If it is larger than a message can be.
-    """
-    return _request(executor_id, _checked(_encode(value, type_spec), value, type_spec))
+    """The bytes of a `CreateValueRequest`; an ArgumentError or `MessageTooLarge` for a value that cannot be sent."""
+    return encode_request(executor_id, _measured(value, type_spec))
 
 
-def request_of(executor_id: Any, value: bytes, type_spec: tff.Type) -> bytes:
-    """The bytes of a `CreateValueRequest` for a value that is in bytes already.
-
-    Raises:
-      MessageTooLarge: If it is larger than a message can be.
-    """
-    limits.check_message(len(value), None, type_spec)
-    return _request(executor_id, [value])
+def encode_request(executor_id: Any, value: Iterable[_Chunk]) -> bytes:
+    """The bytes of a `CreateValueRequest` around those of an `executor_pb2.Value`."""
+    message = executor_pb2.CreateValueRequest
+    return b"".join([*_field(message, "executor", [executor_id.SerializeToString()]), *_field(message, "value", value)])
 
 
 def encode_value(value: Any, type_spec: tff.Type) -> bytes:
-    """The bytes of an `executor_pb2.Value`.
-
-    Args:
-      value: A value of type `type_spec`.
-      type_spec: Type of the value.
-
-    Raises:
-      ArgumentError: If the value does not fit its type.
-      MessageTooLarge: If it is larger than a message can be.
-    """
-    return b"".join(_checked(_encode(value, type_spec), value, type_spec))
+    """The bytes of an `executor_pb2.Value`; raises as `encode_create_value`."""
+    return b"".join(_measured(value, type_spec))
 
 
 def encode_placed(member: bytes, type_spec: tff.FederatedType) -> bytes:
     """The bytes of an all-equal federated value around those of its member."""
-    chunks = _field(executor_pb2.Value.Federated, "type", [_federated_type(type_spec)])
-    chunks += _field(executor_pb2.Value.Federated, "value", [member])
-    return b"".join(_field(executor_pb2.Value, "federated", chunks))
+    return b"".join(_federated([[member]], type_spec))
 
 
 def encode_struct(elements: Iterable[tuple[Optional[str], bytes]]) -> bytes:
     """The bytes of a structure around those of its elements, each with its name if it has one."""
-    element = executor_pb2.Value.Struct.Element
-    chunks: list[_Chunk] = []
-    for name, value in elements:
-        named: list[_Chunk] = [element(name=name).SerializeToString()] if name else []
-        item = [*named, *_field(element, "value", [value])]
-        chunks += _field(executor_pb2.Value.Struct, "element", item)
-    return b"".join(_field(executor_pb2.Value, "struct", chunks))
+    return b"".join(_struct((name, [value]) for name, value in elements))
 
 
 def decode_value(message: executor_pb2.Value, type_spec: tff.Type) -> Any:
-    """The value in the form in which TFF's executors give it; unlike with TFF, there may be no clients.
-
-    Raises:
-      RunError: It is one that all clients have, and there are none that a worker could ask.
-    """
+    """The value in the form in which TFF's executors give it; unlike with TFF, there may be no clients."""
     if isinstance(type_spec, tff.StructType) and message.HasField("struct"):
         pairs = zip(message.struct.element, tff.structure.iter_elements(type_spec))
-        return tff.structure.Struct((name, decode_value(each.value, kind)) for each, (name, kind) in pairs)
+        return tff.structure.Struct((name, decode_value(each.value, element)) for each, (name, element) in pairs)
     if isinstance(type_spec, tff.FederatedType) and not message.federated.value:
         if not type_spec.all_equal:
             return []
@@ -104,27 +78,95 @@ def decode_value(message: executor_pb2.Value, type_spec: tff.Type) -> Any:
     return tff.framework.deserialize_value(message, type_spec)[0]
 
 
-def _request(executor_id: Any, value: Iterable[_Chunk]) -> bytes:
-    message = executor_pb2.CreateValueRequest
-    chunks = _field(message, "executor", [executor_id.SerializeToString()])
-    return b"".join(chunks + _field(message, "value", value))
+def check_message(size: int, type_spec: tff.Type, value: Any = None) -> None:
+    """Raises `MessageTooLarge` for more bytes than a message can carry.
+
+    The error has the size, and of the value, where it is passed, the largest tensor with its size over all clients.
+    """
+    if size <= MAX_MESSAGE_BYTES:
+        return
+    raise MessageTooLarge(
+        f"a value of {_shown(size)} cannot be sent to a worker, which takes at most {_shown(MAX_MESSAGE_BYTES)} in one "
+        f"message: {_largest(value, type_spec)}; use fewer clients in a call, more workers, or less"
+    )
 
 
-def _checked(chunks: list[_Chunk], value: Any, type_spec: tff.Type) -> list[_Chunk]:
-    """The parts of a value, once they are known to fit into a message; nothing has been copied yet."""
-    limits.check_message(sum(len(chunk) for chunk in chunks), value, type_spec)
+def comes_in_parts(type_spec: tff.Type) -> bool:
+    """Whether a value has elements and is, by its type alone, too large for one message, which would end the worker."""
+    return isinstance(type_spec, tff.StructType) and _least_bytes(type_spec) > MAX_MESSAGE_BYTES
+
+
+def _least_bytes(type_spec: tff.Type) -> int:
+    """Bytes of a value of a type, in which dimensions that may be of any size count as 0."""
+    if isinstance(type_spec, tff.StructType):
+        return sum(map(_least_bytes, type_spec))
+    if isinstance(type_spec, tff.FederatedType):
+        return _least_bytes(type_spec.member) if type_spec.placement is tff.SERVER else 0
+    if isinstance(type_spec, tff.TensorType) and type_spec.shape is not None:
+        return type_spec.dtype.itemsize * math.prod(size or 0 for size in type_spec.shape)
+    return 0
+
+
+def _largest(value: Any, type_spec: tff.Type) -> str:
+    """The name of the largest tensor, with its size over all clients; the type where only bytes are known."""
+    sizes: Counter[str] = Counter()
+    if value is not None:
+        for name, size in _tensor_sizes(value, type_spec, ""):
+            sizes[name] += size
+    if not sizes:
+        text = str(type_spec)
+        return f"it is {text if len(text) <= 160 else text[:157] + '...'}"
+    name, size = sizes.most_common(1)[0]
+    whose = "the value"
+    if isinstance(type_spec, tff.FederatedType):
+        at_clients = type_spec.placement is tff.CLIENTS and not type_spec.all_equal
+        whose = f"what {len(value)} clients hold" if at_clients else "the server's value"
+    return f"the largest in {whose} is {name or 'its only tensor'}, {_shown(size)}"
+
+
+def _tensor_sizes(value: Any, type_spec: tff.Type, path: str) -> Iterator[tuple[str, int]]:
+    """Name and bytes of every tensor; those of different clients have the same name."""
+    if isinstance(type_spec, tff.FederatedType):
+        for member in [value] if type_spec.all_equal else value:
+            yield from _tensor_sizes(member, type_spec.member, path)
+    elif isinstance(type_spec, tff.StructType):
+        values = tff.structure.from_container(value)
+        for index, (name, element) in enumerate(tff.structure.iter_elements(type_spec)):
+            yield from _tensor_sizes(values[index], element, f"{path}.{name or index}" if path else name or str(index))
+    elif isinstance(type_spec, tff.TensorType):
+        yield path, np.asarray(value).nbytes
+
+
+def _shown(size: int) -> str:
+    """A size in the unit that fits.
+
+    >>> _shown(3 * 2**30), _shown(1536), _shown(12)
+    ('3.00 GiB', '1.50 KiB', '12 bytes')
+    """
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.2f} {name}"
+    return f"{size} bytes"
+
+
+def _measured(value: Any, type_spec: tff.Type) -> list[_Chunk]:
+    """The parts of a value that fits into a message; nothing has been copied yet."""
+    chunks = _encode(value, type_spec)
+    check_message(sum(len(chunk) for chunk in chunks), type_spec, value)
     return chunks
 
 
 def _encode(value: Any, type_spec: tff.Type) -> list[_Chunk]:
     """The parts of an `executor_pb2.Value`."""
-    if isinstance(type_spec, tff.TensorType) and _is_large_array(value, type_spec):
+    if isinstance(type_spec, tff.TensorType) and is_large_array(value, type_spec):
         return _field(executor_pb2.Value, "array", _encode_array(value))
     if isinstance(type_spec, tff.StructType) and _has_elements(value, type_spec):
-        return _field(executor_pb2.Value, "struct", _encode_elements(value, type_spec))
+        items = [item for _, item in tff.structure.iter_elements(tff.structure.from_container(value))]
+        pairs = zip(items, tff.structure.iter_elements(type_spec))
+        return _struct((name, _encode(item, element)) for item, (name, element) in pairs)
     if isinstance(type_spec, tff.FederatedType) and (type_spec.all_equal or isinstance(value, list)):
         members = [value] if type_spec.all_equal else value
-        return _field(executor_pb2.Value, "federated", _encode_members(members, type_spec))
+        return _federated((_encode(member, type_spec.member) for member in members), type_spec)
     try:
         return [tff.framework.serialize_value(value, type_spec)[0].SerializeToString()]
     except (TypeError, ValueError, NotImplementedError) as error:
@@ -132,17 +174,17 @@ def _encode(value: Any, type_spec: tff.Type) -> list[_Chunk]:
         raise errors.ArgumentError(f"expected a value of type {type_spec}: {words}") from error
 
 
-def _is_large_array(value: Any, type_spec: tff.TensorType) -> bool:
-    """Whether the value is a large array that stands in memory exactly as its type says."""
+def is_large_array(value: Any, type_spec: tff.TensorType) -> bool:
+    """Whether a value is a large array of exactly the dtype and shape that its type says."""
     return (
         isinstance(value, np.ndarray)
-        and value.nbytes >= _MIN_BYTES
+        and value.nbytes >= LARGE_BYTES
         and value.dtype == type_spec.dtype
         and value.dtype.isnative
         and value.dtype.kind in "biuf"
         and type_spec.shape is not None
         and len(type_spec.shape) == value.ndim
-        and all(expected in (None, found) for expected, found in zip(type_spec.shape, value.shape))
+        and all(expected in (None, size) for expected, size in zip(type_spec.shape, value.shape))
     )
 
 
@@ -166,22 +208,20 @@ def _has_elements(value: Any, type_spec: tff.StructType) -> bool:
         return False
 
 
-def _encode_elements(value: Any, type_spec: tff.StructType) -> Iterable[_Chunk]:
+def _struct(elements: Iterable[tuple[Optional[str], list[_Chunk]]]) -> list[_Chunk]:
     element = executor_pb2.Value.Struct.Element
-    values = [item for _, item in tff.structure.iter_elements(tff.structure.from_container(value))]
     chunks: list[_Chunk] = []
-    for (name, element_type), item in zip(tff.structure.iter_elements(type_spec), values):
+    for name, value in elements:
         named: list[_Chunk] = [element(name=name).SerializeToString()] if name else []
-        item_chunks = _field(element, "value", _encode(item, element_type))
-        chunks += _field(executor_pb2.Value.Struct, "element", [*named, *item_chunks])
-    return chunks
+        chunks += _field(executor_pb2.Value.Struct, "element", [*named, *_field(element, "value", value)])
+    return _field(executor_pb2.Value, "struct", chunks)
 
 
-def _encode_members(members: list[Any], type_spec: tff.FederatedType) -> Iterable[_Chunk]:
+def _federated(members: Iterable[list[_Chunk]], type_spec: tff.FederatedType) -> list[_Chunk]:
     chunks = _field(executor_pb2.Value.Federated, "type", [_federated_type(type_spec)])
     for member in members:
-        chunks += _field(executor_pb2.Value.Federated, "value", _encode(member, type_spec.member))
-    return chunks
+        chunks += _field(executor_pb2.Value.Federated, "value", member)
+    return _field(executor_pb2.Value, "federated", chunks)
 
 
 @functools.lru_cache(maxsize=128)

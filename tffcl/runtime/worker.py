@@ -1,4 +1,4 @@
-"""A TFF worker process of our own: started on a free port, ended on every kind of exit.
+"""TFF worker processes: start and end one on this machine, and ask whether the one at an address answers.
 
 Nothing here imports TensorFlow Federated, whose import takes seconds.
 """
@@ -10,19 +10,21 @@ import contextlib
 import importlib.util
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from typing import Optional
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from tffcl import errors
-from tffcl.runtime import launch
+from tffcl.runtime import processes
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 5.0
-_LAST_BREATH_SECONDS = 1.0
+_EXIT_SECONDS = 1.0  # connections break before the kernel is done with the process
 
 _ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",  # one arena per thread makes a worker grow to several times what it holds
@@ -33,9 +35,23 @@ _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 
+CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),  # a web proxy does not know the workers
+)
+
+# A name or an IPv4 address, or an IPv6 address in brackets. gRPC takes more, in ways of its own: "host" is port 443
+# there, and ":99999" is port 34463.
+_ADDRESS = re.compile(r"([\w.-]+|\[[\da-f:.]+(%\w+)?\]):(\d{1,5})", re.ASCII | re.IGNORECASE)
+
+# `GetExecutorRequest(cardinalities=[Cardinality(placement=Placement(uri="clients"))])`: an executor for no clients.
+_GET_EXECUTOR = b"\x0a\x0b\x0a\x09\x0a\x07clients"
+_SERVICE = "/tensorflow_federated.v0.ExecutorGroup/"
+
 
 def find_worker_binary() -> pathlib.Path:
-    """The worker program that TFF's wheel carries, found without importing TFF.
+    """The worker program in TFF's wheel, found without importing TFF.
 
     Raises:
       RunError: If TFF is not installed, or its wheel has no worker.
@@ -45,65 +61,35 @@ def find_worker_binary() -> pathlib.Path:
         raise errors.RunError("tensorflow_federated is not installed: see the README's section on installing")
     path = pathlib.Path(spec.origin).parent / "data" / "worker_binary"
     if not path.is_file():
-        raise errors.RunError(
-            f"the TFF worker is missing: expected a file at {path}; reinstall tensorflow-federated"
-        )
+        raise errors.RunError(f"the TFF worker is missing: expected a file at {path}; reinstall tensorflow-federated")
     return path
 
 
 def worker_environment(num_threads: Optional[int] = None, repeatable: bool = True) -> dict[str, str]:
-    """Environment of a worker: flat memory, quiet logs, repeatable sums; what the user has set wins.
+    """Environment of a worker: flat memory, quiet logs, repeatable sums; variables that the user has set win.
 
     Args:
       num_threads: Threads within one operation, and across operations; None leaves it to TensorFlow.
-      repeatable: Whether TensorFlow refuses what differs from run to run, random operations without a seed included.
+      repeatable: Whether TensorFlow refuses operations that differ from run to run, such as random ones without a seed.
     """
     environment = {**_ENVIRONMENT, "TF_DETERMINISTIC_OPS": str(int(repeatable)), **os.environ}
     if num_threads is not None:
         if num_threads < 1:
-            raise errors.InputError(
-                f"num_threads must be at least 1, or None for all cores; found {num_threads}"
-            )
+            raise errors.InputError(f"num_threads must be at least 1, or None for all cores; found {num_threads}")
         for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
             environment[name] = str(num_threads)
     return environment
 
 
-def _reserve_port() -> socket.socket:
-    """A bound, never listening socket: nobody else is given its port, but the worker can share it."""
-    with contextlib.suppress(OSError):
-        reserved = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-        return _bind_shared(reserved, "::")
-    return _bind_shared(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "")
-
-
-def _bind_shared(reserved: socket.socket, host: str) -> socket.socket:
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        reserved.bind((host, 0))
-    except OSError:
-        reserved.close()
-        raise
-    return reserved
-
-
 class Worker:
-    """One TFF worker process on this machine.
+    """One TFF worker process on this machine, ended on every kind of exit of this process.
 
-    The worker listens on all interfaces and runs any graph that it is sent: use it on machines and networks
-    that you trust. Its output goes to a file without a name, so that nothing is left behind and nobody's pipe
-    is held open.
+    The worker listens on all interfaces and runs any graph that it is sent: use it on machines and networks that you
+    trust. Its output goes to a file without a name: it leaves no file behind and holds no pipe open.
     """
 
-    def __init__(
-        self, num_threads: Optional[int] = None, start_timeout: float = 60.0, repeatable: bool = True
-    ) -> None:
-        """Starts the worker and waits until it accepts connections.
-
-        Args:
-          num_threads: See `worker_environment`.
-          start_timeout: Seconds after which a worker that does not answer is given up.
-          repeatable: See `worker_environment`.
+    def __init__(self, num_threads: Optional[int] = None, start_timeout: float = 60.0, repeatable: bool = True) -> None:
+        """Starts the worker and waits until it accepts connections, at most `start_timeout` seconds.
 
         Raises:
           RunError: If the worker is missing, ends at once, or does not answer in time.
@@ -112,19 +98,27 @@ class Worker:
         self._reserved = _reserve_port()
         self.port: int = self._reserved.getsockname()[1]
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
-        self._process: subprocess.Popen = launch.start_bound_process(
+        self._process = processes.start_bound_process(
             [str(binary), f"--port={self.port}"],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,  # Ctrl-C is for this process, which may still want to write a checkpoint
-            umask=0o077,  # what computations write, of clients' states and data, is for their owner alone
+            umask=0o077,  # files that computations write, of clients' states and data, are for their owner alone
         )
         self._owner = os.getpid()
         atexit.register(self.close)
         try:
-            self._wait_until_ready(start_timeout)
+            deadline = time.monotonic() + start_timeout
+            while not self._accepts_connections():
+                if self._process.poll() is not None:
+                    raise errors.RunError(f"cannot start a run: {self.describe()}")
+                if time.monotonic() > deadline:
+                    raise errors.RunError(
+                        f"cannot start a run: the TFF worker did not answer within {start_timeout:g} s"
+                    )
+                time.sleep(_POLL_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -140,17 +134,18 @@ class Worker:
         return f"localhost:{self.port}"
 
     def describe(self) -> str:
-        """One line that says how the worker stands: running, or how it ended and its last words."""
+        """One line on the state of the worker: running, or how it ended, with the last line of its output."""
         try:
-            code = self._process.wait(
-                _LAST_BREATH_SECONDS
-            )  # connections break before the kernel is done with it
+            code = self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             return f"the TFF worker (pid {self.pid}) does not answer"
         end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-        last_words = self._last_line()
-        return f"the TFF worker (pid {self.pid}) {end}{hint}" + (f": {last_words}" if last_words else "")
+        lines = []
+        if not self._output.closed:
+            self._output.seek(0)
+            lines = [line.strip() for line in self._output.read().decode(errors="replace").split("\n") if line.strip()]
+        return f"the TFF worker (pid {self.pid}) {end}{hint}" + "".join(f": {line}" for line in lines[-1:])
 
     def close(self) -> None:
         """Ends the worker and waits for it; a second call does nothing."""
@@ -170,17 +165,6 @@ class Worker:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _wait_until_ready(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        while not self._accepts_connections():
-            if self._process.poll() is not None:
-                raise errors.RunError(f"cannot start a run: {self.describe()}")
-            if time.monotonic() > deadline:
-                raise errors.RunError(
-                    f"cannot start a run: the TFF worker did not answer within {timeout:g} s"
-                )
-            time.sleep(_POLL_SECONDS)
-
     def _accepts_connections(self) -> bool:
         try:
             socket.create_connection(("localhost", self.port), timeout=1.0).close()
@@ -188,9 +172,74 @@ class Worker:
             return False
         return True
 
-    def _last_line(self) -> str:
-        if self._output.closed:
-            return ""
-        self._output.seek(0)
-        lines = self._output.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+def _reserve_port() -> socket.socket:
+    """A bound, never listening socket: the kernel gives its port to nobody else, but the worker can share it."""
+    for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as failed:
+            reserved = failed.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reserved.bind((host, 0))
+            failed.pop_all()
+            return reserved
+    raise errors.RunError("cannot start a run: this machine has no free port for a TFF worker")
+
+
+def check_addresses(addresses: Sequence[str], name: str = "addresses") -> Sequence[str]:
+    """Returns the addresses; an InputError, of the argument or flag `name`, unless they are `host:port`, each once."""
+    if isinstance(addresses, str) or not addresses:
+        raise errors.InputError(f"{name}: expected a list of host:port, found {addresses!r}")
+    for address in addresses:
+        match = _ADDRESS.fullmatch(str(address))
+        if match is None or not 0 < int(match[3]) < 65536:
+            raise errors.InputError(
+                f"{name}: expected host:port (an IPv6 address in brackets, a port from 1 to 65535), found {address!r}"
+            )
+    if len(set(addresses)) < len(addresses):
+        raise errors.InputError(f"{name}: expected each worker once, found {', '.join(addresses)}")
+    return addresses
+
+
+class Probe:
+    """Asks the worker at `host:port` for an executor, and gives it back; no computation runs.
+
+    A worker answers while it computes. A stopped one does not, although the kernel still accepts connections.
+    """
+
+    def __init__(self, address: str) -> None:
+        import grpc
+
+        self._error = grpc.RpcError
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)  # connects when first asked
+        self._get = self._channel.unary_unary(_SERVICE + "GetExecutor")
+        self._dispose = self._channel.unary_unary(_SERVICE + "DisposeExecutor")
+
+    def ask(self, timeout: float) -> Optional[str]:
+        """None if the worker answers within `timeout` seconds; else why it does not, in a few words."""
+        try:
+            executor = self._get(_GET_EXECUTOR, timeout=timeout)
+            self._dispose(executor, timeout=timeout)  # its response has the form of this request
+        except (self._error, ValueError) as error:
+            return describe_rpc_error(error, f"no answer within {timeout:g} s")
+        return None
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def probe(address: str, timeout: float) -> Optional[str]:
+    """As `Probe.ask`, over a connection of its own."""
+    with contextlib.closing(Probe(address)) as asked:
+        return asked.ask(timeout)
+
+
+def describe_rpc_error(error: Any, timed_out: str) -> str:
+    """One line on a `grpc.RpcError`, or on the ValueError of a closed channel; `timed_out` describes a timeout."""
+    if not hasattr(error, "code"):
+        return "the connection is closed"
+    code = error.code().name
+    if code == "DEADLINE_EXCEEDED":
+        return timed_out
+    if code == "UNIMPLEMENTED":
+        return "the server there is not a TFF worker"
+    return f"{code}: {' '.join(str(error.details()).split())[:120]}"

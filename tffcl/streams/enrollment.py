@@ -13,8 +13,7 @@ from typing import Optional, Union
 
 import numpy as np
 
-from tffcl.errors import StreamError
-from tffcl.streams.request import check_count
+from tffcl.errors import StreamError, check_whole
 
 
 class EnrollmentState(enum.Enum):
@@ -66,7 +65,7 @@ class Enrollment:
         rows = _rows(self.states)
         for client, row in enumerate(rows):
             for task, state in enumerate(row):
-                _check_state(state, row[task - 1] if task else None, client, task)
+                _check_state(state, row[task - 1] if task else None, f"enrollment, client {client}, task {task}")
         object.__setattr__(self, "states", tuple(map(tuple, rows)))
 
     @classmethod
@@ -83,24 +82,21 @@ class Enrollment:
         >>> Enrollment.from_table(["**o", "x**"]).active(1)
         (0, 1)
 
-        Args:
-          table: `table[client][task]` is an `EnrollmentState`, its name or text ("NOT_YET", "not yet"), or a sign of
-            figure 4: x not yet, * active, o no longer. A row may be one text of signs.
-          num_clients: how many rows there must be; None for any number.
-          num_tasks: how many cells each row must have; None for any number.
-          name: of the scenario.
+        `table[client][task]` is an `EnrollmentState`, its name or text ("NOT_YET", "not yet"), or a sign of figure 4:
+        x not yet, * active, o no longer. A row may be one text of signs. `num_clients` and `num_tasks` are the size
+        that the table must have; None for any. `name` is that of the scenario.
 
         Raises:
           StreamError: another size, ragged rows, a cell that is no state, or one that cannot follow the one before
             it; names the cell.
         """
         rows = [
-            tuple(_state_of(cell, client, task) for task, cell in enumerate(row))
+            tuple(_state_of(cell, f"client {client}, task {task}") for task, cell in enumerate(row))
             for client, row in enumerate(_rows(table))
         ]
-        made = cls(tuple(rows), name)
-        made.require_size(num_clients, num_tasks)
-        return made
+        enrollment = cls(tuple(rows), name)
+        enrollment.require_size(num_clients, num_tasks)
+        return enrollment
 
     @classmethod
     def full(cls, num_clients: int, num_tasks: int) -> Enrollment:
@@ -117,16 +113,12 @@ class Enrollment:
         >>> [len(Enrollment.decreasing(10, 4).active(task)) for task in range(4)]
         [10, 8, 5, 3]
         """
-        return _spans(
-            "decreasing", num_clients, num_tasks, lambda c: (0, num_tasks - c * num_tasks // num_clients)
-        )
+        return _spans("decreasing", num_clients, num_tasks, lambda c: (0, num_tasks - c * num_tasks // num_clients))
 
     @classmethod
     def increasing(cls, num_clients: int, num_tasks: int) -> Enrollment:
         """Scenario 3, `decreasing` in the mirror of time: all are active in the last task."""
-        return _spans(
-            "increasing", num_clients, num_tasks, lambda c: (c * num_tasks // num_clients, num_tasks)
-        )
+        return _spans("increasing", num_clients, num_tasks, lambda c: (c * num_tasks // num_clients, num_tasks))
 
     @classmethod
     def scattered(cls, num_clients: int, num_tasks: int) -> Enrollment:
@@ -134,12 +126,8 @@ class Enrollment:
 
         With fewer clients than tasks some tasks have nobody.
         """
-
-        def span(client: int) -> tuple[int, int]:
-            task = client * num_tasks // num_clients
-            return task, task + 1
-
-        return _spans("scattered", num_clients, num_tasks, span)
+        first = lambda c: c * num_tasks // num_clients  # noqa: E731
+        return _spans("scattered", num_clients, num_tasks, lambda c: (first(c), first(c) + 1))
 
     @property
     def num_clients(self) -> int:
@@ -153,9 +141,7 @@ class Enrollment:
 
     def active(self, task: int) -> tuple[int, ...]:
         """Numbers of the clients that are active in a task, ascending; maybe none."""
-        return tuple(
-            client for client in range(self.num_clients) if self.state(client, task) is EnrollmentState.ACTIVE
-        )
+        return tuple(client for client in range(self.num_clients) if self.state(client, task) is EnrollmentState.ACTIVE)
 
     def state(self, client: int, task: int) -> EnrollmentState:
         """The state of client number `client` (0 .. C-1) in task number `task` (0 .. T-1).
@@ -175,15 +161,11 @@ class Enrollment:
         return sum(self.state(client, earlier) is EnrollmentState.ACTIVE for earlier in range(task))
 
     def table(self) -> tuple[str, ...]:
-        """A text of signs for each client, as `from_table` takes it."""
+        """The signs of each client as one string, as `from_table` takes them."""
         return tuple("".join(state.sign for state in row) for row in self.states)
 
     def require_size(self, num_clients: Optional[int], num_tasks: Optional[int]) -> None:
-        """Checks that the table is for so many clients and tasks; None stands for any number.
-
-        Raises:
-          StreamError: it is not.
-        """
+        """Raises StreamError unless the table is for so many clients and tasks; None stands for any number."""
         found, wanted = (self.num_clients, self.num_tasks), (num_clients, num_tasks)
         if any(want not in (None, have) for have, want in zip(found, wanted)):
             shown = " x ".join("any" if want is None else str(want) for want in wanted)
@@ -195,21 +177,16 @@ class Enrollment:
 def _spans(name: str, num_clients: int, num_tasks: int, span: Callable[[int], tuple[int, int]]) -> Enrollment:
     """Each client active in the tasks of `span(client)`, from the first of the pair to before the second."""
     for argument, value in (("num_clients", num_clients), ("num_tasks", num_tasks)):
-        check_count(argument, value, 1)
+        check_whole(argument, value, 1, StreamError)
     rows = []
     for first, end in map(span, range(num_clients)):
-        stay = [EnrollmentState.ACTIVE] * (end - first)
-        left = [EnrollmentState.NO_LONGER] * (num_tasks - end)
-        rows.append((*[EnrollmentState.NOT_YET] * first, *stay, *left))
+        lengths = zip(EnrollmentState, (first, end - first, num_tasks - end))
+        rows.append(tuple(state for state, length in lengths for _ in range(length)))
     return Enrollment(tuple(rows), name)
 
 
 def _rows(table: object) -> list[Sequence]:
-    """A table of at least one cell whose rows are of one length.
-
-    Raises:
-      StreamError: it is none.
-    """
+    """The rows of a table: at least one cell, and all of one length."""
     rows = list(table) if isinstance(table, Iterable) and not isinstance(table, str) else []
     lengths = [len(row) if isinstance(row, (Sequence, np.ndarray)) else 0 for row in rows]
     if len(set(lengths)) != 1 or not lengths[0]:
@@ -220,27 +197,23 @@ def _rows(table: object) -> list[Sequence]:
     return rows
 
 
-def _state_of(cell: object, client: int, task: int) -> EnrollmentState:
+def _state_of(cell: object, where: str) -> EnrollmentState:
     if isinstance(cell, EnrollmentState):
         return cell
-    text = cell.strip().lower() if isinstance(cell, str) else None
+    text = cell.strip().lower() if isinstance(cell, str) else ""
     if text not in _TEXTS:
         raise StreamError(
-            f"enrollment, client {client}, task {task}: {cell!r} is no state; expected x (not yet), * (active) or "
-            "o (no longer)"
+            f"enrollment, {where}: {cell!r} is no state; expected x (not yet), * (active) or o (no longer)"
         )
     return _TEXTS[text]
 
 
-def _check_state(state: object, before: Optional[EnrollmentState], client: int, task: int) -> None:
+def _check_state(state: object, before: Optional[EnrollmentState], where: str) -> None:
     """Raises StreamError unless `state` may follow `before` (None at the first task)."""
-    where = f"enrollment, client {client}, task {task}"
     if not isinstance(state, EnrollmentState):
-        raise StreamError(
-            f"{where}: expected an EnrollmentState, found {state!r}; or use Enrollment.from_table"
-        )
+        raise StreamError(f"{where}: expected an EnrollmentState, found {state!r}; or use Enrollment.from_table")
     allowed = _FIRST if before is None else _NEXT[before]
     if state not in allowed:
         after = "in the first task" if before is None else f"after {before.value!r}"
-        choices = " or ".join(repr(one.value) for one in allowed)
+        choices = " or ".join(repr(choice.value) for choice in allowed)
         raise StreamError(f"{where}: {state.value!r} cannot stand {after}; expected {choices}")

@@ -1,19 +1,24 @@
-"""Splits of one labelled dataset over clients and tasks: non-iid, overlapping, iid.
+"""Splits of one labelled data set over clients and tasks, by labels that tasks pick, draw or are assigned.
 
-Chaudhary, Rai, Schubert, Schuetze, Gupta: Federated Continual Learning for Text Classification via Selective
-Inter-client Transfer, 2022 (FedSeIT), section 3 "Experimental setup" and table 4.
+`non_iid`, `overlapping`, `iid`: Chaudhary, Rai, Schubert, Schuetze, Gupta: Federated Continual Learning for Text
+Classification via Selective Inter-client Transfer, 2022 (FedSeIT), section 3 "Experimental setup" and table 4.
+
+`label_sequence`, `assigned_sequence`: Paul, Hong, Yu, Kersting, Mundt: Masked Autoencoders are Efficient Continual
+Federated Learners, 2023 (ConFedMADE), section 4.1 "Dataset sequences", figure 4 and table 5. Labels only say which
+examples make a task; where several data sets follow each other, a label is a part of one of them, or a whole one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Union
+import numbers
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Union
 
 import numpy as np
 
-from tffcl.streams import labels as labels_lib
-from tffcl.streams.building import build_stream, num_common
-from tffcl.streams.request import PICK, Request, check_share, generator
+from tffcl.errors import StreamError, check_whole
+from tffcl.streams.division import PICK, Request, divide, generator, num_shared, ordered, pick_labels
 from tffcl.streams.stream import TaskStream
 
 _Labels = Union[Sequence[int], np.ndarray]  # row -> dataset label id, integer [n]
@@ -26,6 +31,7 @@ def non_iid(
     num_clients: int = 3,
     num_tasks: int = 5,
     labels_per_task: int = 4,
+    overlap: float = 0.0,
     validation_share: float = 1 / 8,
     seed: int = 42,
     order_seed: int = 1,
@@ -49,6 +55,7 @@ def non_iid(
       num_clients: C.
       num_tasks: T, tasks of each client.
       labels_per_task: |L_c^t|.
+      overlap: share of each label's documents that all of its tasks get, see `overlapping`.
       validation_share: share of a task's documents held out, stratified by label; each label keeps at least
         one to learn from.
       seed: decides labels and documents of the tasks ("task generation" in table 4).
@@ -63,37 +70,22 @@ def non_iid(
     Raises:
       StreamError: the data cannot give this; the message says what would be possible.
     """
-    return overlapping(
-        train_labels,
-        test_labels,
-        overlap=0.0,
-        num_clients=num_clients,
-        num_tasks=num_tasks,
-        labels_per_task=labels_per_task,
-        validation_share=validation_share,
-        seed=seed,
-        order_seed=order_seed,
-        label_names=label_names,
-        min_documents=min_documents,
-        require_test=require_test,
-    )
+    request = Request(
+        train_labels, test_labels, num_clients, num_tasks, validation_share, seed, label_names, min_documents,
+        require_test, overlap, labels_per_task, order_seed,
+    )  # fmt: skip
+
+    def capacity(documents: int) -> int:
+        shared = num_shared(documents, overlap)
+        return request.total_tasks if shared >= min_documents else (documents - shared) // (min_documents - shared)
+
+    capacities = request.capacities(capacity, min_documents)
+    picks = pick_labels(capacities, request.total_tasks, labels_per_task, generator(seed, PICK))
+    name = "non_iid" if overlap == 0 else "overlapping"
+    return divide(name, request, ordered(request, picks), _excluded(capacities))
 
 
-def overlapping(
-    train_labels: _Labels,
-    test_labels: _Labels,
-    *,
-    overlap: float = 1.0,
-    num_clients: int = 3,
-    num_tasks: int = 5,
-    labels_per_task: int = 4,
-    validation_share: float = 1 / 8,
-    seed: int = 42,
-    order_seed: int = 1,
-    label_names: Sequence[str] | None = None,
-    min_documents: int = 4,
-    require_test: bool = True,
-) -> TaskStream:
+def overlapping(train_labels: _Labels, test_labels: _Labels, *, overlap: float = 1.0, **options: Any) -> TaskStream:
     """As `non_iid`, but tasks that share a label also share documents of it.
 
     Of each label's documents, the share `overlap` (rounded) goes to every task that has the label; the
@@ -105,30 +97,7 @@ def overlapping(
     Raises:
       StreamError: the data cannot give this; the message says what would be possible.
     """
-    check_share("overlap", overlap)
-    request = Request(
-        train_labels,
-        test_labels,
-        num_clients,
-        num_tasks,
-        labels_per_task,
-        validation_share,
-        seed,
-        order_seed,
-        label_names,
-        min_documents,
-        require_test,
-    )
-
-    def capacity(documents: int) -> int:
-        common = num_common(documents, overlap)
-        if common >= min_documents:
-            return request.total_tasks
-        return (documents - common) // (min_documents - common)
-
-    capacities = request.capacities(capacity, min_documents)
-    picks = labels_lib.pick_labels(capacities, request.total_tasks, labels_per_task, generator(seed, PICK))
-    return build_stream("non_iid" if overlap == 0 else "overlapping", request, capacities, picks, overlap)
+    return non_iid(train_labels, test_labels, overlap=overlap, **options)
 
 
 def iid(
@@ -148,7 +117,6 @@ def iid(
     """Every task has the same labels, and an equal random part of the documents of each.
 
     Both the sizes of the parts of a label and the sizes of the tasks differ by at most 1; parts are disjoint.
-
     `labels_per_task` is None for all labels with enough documents for every task, else that many of those,
     drawn once for all tasks; the other arguments are those of `non_iid`.
 
@@ -156,25 +124,221 @@ def iid(
       StreamError: the data cannot give this; the message says what would be possible.
     """
     request = Request(
-        train_labels,
-        test_labels,
-        num_clients,
-        num_tasks,
-        labels_per_task,
-        validation_share,
-        seed,
-        order_seed,
-        label_names,
-        min_documents,
-        require_test,
-    )
+        train_labels, test_labels, num_clients, num_tasks, validation_share, seed, label_names, min_documents,
+        require_test, labels_per_task=labels_per_task, order_seed=order_seed,
+    )  # fmt: skip
     # A label serves all tasks or none: the tasks would not be identically distributed otherwise.
     needed = request.total_tasks * min_documents
-    capacities = request.capacities(
-        lambda documents: request.total_tasks if documents >= needed else 0, needed
-    )
+    capacities = request.capacities(lambda documents: request.total_tasks if documents >= needed else 0, needed)
     if labels_per_task is None:
         common = tuple(label for label, n in capacities.items() if n)
     else:
-        common = labels_lib.pick_labels(capacities, 1, labels_per_task, generator(seed, PICK))[0]
-    return build_stream("iid", request, capacities, [common] * request.total_tasks, 0.0)
+        common = pick_labels(capacities, 1, labels_per_task, generator(seed, PICK))[0]
+    return divide("iid", request, ordered(request, [common] * request.total_tasks), _excluded(capacities))
+
+
+def _excluded(capacities: dict[int, int]) -> tuple[int, ...]:
+    return tuple(label for label, count in capacities.items() if count == 0)
+
+
+def label_sequence(
+    train_labels: _Labels,
+    test_labels: _Labels,
+    *,
+    num_clients: int = 3,
+    num_tasks: int = 5,
+    labels_per_task: int | Sequence[int] = 1,
+    pools: Sequence[Sequence[int]] | None = None,
+    same_order: bool = False,
+    overlap: float = 0.0,
+    validation_share: float = 1 / 6,
+    seed: int = 42,
+    label_names: Sequence[str] | None = None,
+    min_documents: int = 4,
+    require_test: bool = True,
+) -> TaskStream:
+    """Each client draws its own sequence of labels, none of them twice; clients may draw the same ones.
+
+    The examples of a label that n (client, task) pairs hold are divided at random into n disjoint parts, sizes
+    differing by at most 1. A task's test set is every test example with one of its labels, not divided.
+
+    >>> stream = label_sequence([0, 1, 2, 3] * 9, [0, 1, 2, 3], num_clients=2, num_tasks=3)
+    >>> [[task.labels for task in tasks] for tasks in stream.tasks]
+    [[(1,), (2,), (3,)], [(1,), (2,), (0,)]]
+
+    `labels_per_task` is one number, or one for each of the T tasks. `pools` lists for each task the label ids that it
+    may draw from, e.g. first digits, then letters; any two are equal or disjoint, and None lets every task draw from
+    all. With `same_order` every client gets the sequence that the first one draws. `overlap` is the share of a label's
+    examples that all who hold it get; 1 divides nothing, as the published code. `validation_share` is 1/6 as in the
+    paper's table 5. Only labels with `min_documents` training examples for each client are drawn; the others are listed
+    in `excluded_labels`. The other arguments are those of `non_iid`.
+
+    Raises:
+      StreamError: the data cannot give this; the message says what would be possible.
+    """
+    request = Request(
+        train_labels, test_labels, num_clients, num_tasks, validation_share, seed, label_names, min_documents,
+        require_test, overlap,
+    )  # fmt: skip
+    sizes = [labels_per_task] * num_tasks if isinstance(labels_per_task, (int, float)) else list(labels_per_task)
+    for size in sizes:
+        check_whole("labels_per_task", size, 1, StreamError)
+    if len(sizes) != num_tasks:
+        raise StreamError(f"labels_per_task has {len(sizes)} numbers; expected one, or {num_tasks} (num_tasks)")
+    needed = max(1, min_documents) * num_clients
+    usable = {label for label, n in request.documents().items() if n >= needed and request.can_be_tested(label)}
+    checked = _checked_pools(request, pools)
+    sequences = [
+        list(enumerate(_drawn(request, usable, sizes, checked, generator(seed, PICK, 0 if same_order else client))))
+        for client in range(num_clients)
+    ]
+    excluded = tuple(label for label in request.label_ids() if label not in usable)
+    return divide("label_sequence", request, sequences, excluded)
+
+
+def _checked_pools(request: Request, pools: Sequence[Sequence[int]] | None) -> list[frozenset[int]]:
+    """For each task the labels that it may draw from."""
+    known = frozenset(request.label_ids())
+    if pools is None:
+        return [known] * request.num_tasks
+    if len(pools) != request.num_tasks:
+        raise StreamError(f"pools has {len(pools)} entries; expected one for each of the {request.num_tasks} tasks")
+    checked = [frozenset(_label_ids(pool, f"pools[{task}]")) for task, pool in enumerate(pools)]
+    for task, pool in enumerate(checked):
+        _check_known(pool - known, known, f"pools[{task}]")
+        for earlier, other in enumerate(checked[:task]):
+            if pool != other and pool & other:
+                raise StreamError(
+                    f"pools[{task}] and pools[{earlier}] share {request.describe(min(pool & other))} but are not "
+                    "equal; make any two pools equal or disjoint"
+                )
+    return checked
+
+
+def _drawn(
+    request: Request, usable: set[int], sizes: Sequence[int], pools: list[frozenset[int]], rng: np.random.Generator
+) -> list[tuple[int, ...]]:
+    """The labels of each task of one client, drawn without repetition."""
+    left: dict[frozenset[int], list[int]] = {}
+    for pool in dict.fromkeys(pools):
+        candidates = sorted(pool & usable)
+        wanted = sum(size for size, other in zip(sizes, pools) if other == pool)
+        if len(candidates) < wanted:
+            lacking = [request.describe(label) for label in sorted(pool - usable)]
+            rule = f"{max(1, request.min_documents) * request.num_clients} training examples"
+            rule += " and a test example" if request.require_test else ""
+            why = f" ({', '.join(lacking[:3])}{', ...' * (len(lacking) > 3)} lack {rule})" if lacking else ""
+            raise StreamError(
+                f"each client's tasks need {wanted} different labels, but only {len(candidates)} of {len(pool)} can be "
+                f"drawn{why}: ask for fewer num_tasks or labels_per_task, or fewer clients"
+            )
+        left[pool] = rng.permutation(candidates).tolist()
+    drawn = []
+    for size, pool in zip(sizes, pools):
+        drawn.append(tuple(sorted(left[pool][:size])))
+        left[pool] = left[pool][size:]
+    return drawn
+
+
+def assigned_sequence(
+    train_labels: _Labels,
+    test_labels: _Labels,
+    assignments: Sequence[Sequence[int | Sequence[int]]],
+    *,
+    overlap: float = 0.0,
+    validation_share: float = 1 / 6,
+    seed: int = 42,
+    label_names: Sequence[str] | None = None,
+    min_documents: int = 1,
+    require_test: bool = True,
+) -> TaskStream:
+    """Each client gets the tasks that it is assigned, in that order: overlap between clients on purpose.
+
+    Figure 4 needs clients that hold the same subset at different times. Examples are divided as in
+    `label_sequence`; a client may hold a label more than once, each time with other examples.
+
+    >>> stream = assigned_sequence([0, 1, 2] * 40, [0, 1, 2], [[0, 1], [1, (0, 2)]])
+    >>> [[task.labels for task in tasks] for tasks in stream.tasks]
+    [[(0,), (1,)], [(1,), (0, 2)]]
+
+    `assignments[client][task]` is a label id or several; as many tasks for every client. `min_documents` is the least
+    number of training examples (validation included) that each task gets of each of its labels; without `require_test`
+    a label may lack test examples. The other arguments are those of `label_sequence`.
+
+    Raises:
+      StreamError: a label that does not exist, or that has too few examples for the tasks that hold it.
+    """
+    for client, tasks in enumerate(assignments):
+        if not isinstance(tasks, (Sequence, np.ndarray)):
+            raise StreamError(f"assignments[{client}]: expected a client's tasks, found {tasks!r}")
+    lengths = [len(tasks) for tasks in assignments]
+    if len(set(lengths)) != 1 or not lengths[0]:
+        raise StreamError(
+            f"assignments: every client needs the same number of tasks, at least 1; got lengths {lengths}"
+        )
+    sequences = [
+        [(task, _label_ids(labels, f"assignments[{client}][{task}]")) for task, labels in enumerate(tasks)]
+        for client, tasks in enumerate(assignments)
+    ]
+    request = Request(
+        train_labels, test_labels, len(lengths), lengths[0], validation_share, seed, label_names, min_documents,
+        require_test, overlap,
+    )  # fmt: skip
+    _require_examples(request, sequences)
+    return divide("assigned_sequence", request, sequences)
+
+
+def _require_examples(request: Request, sequences: list[list[tuple[int, tuple[int, ...]]]]) -> None:
+    """Checks that every assigned label exists, and has examples for all the tasks that hold it."""
+    documents, held = request.documents(), Counter[int]()
+    first: dict[int, str] = {}
+    for client, tasks in enumerate(sequences):
+        for task, labels in tasks:
+            held.update(labels)
+            for label in labels:
+                first.setdefault(label, f"assignments[{client}][{task}]")
+    for label, count in sorted(held.items()):
+        _check_known({label} - documents.keys(), documents, first[label])
+        needed = count * max(1, request.min_documents)
+        if documents[label] < needed:
+            raise StreamError(
+                f"{first[label]}: {request.describe(label)} has {documents[label]} training examples; the {count} "
+                f"tasks that hold it need {needed}"
+            )
+        if not request.can_be_tested(label):
+            raise StreamError(
+                f"{first[label]}: {request.describe(label)} has no test example; assign another, or ask for "
+                "require_test=False"
+            )
+
+
+def _check_known(unknown: Iterable[int], known: Iterable[int], where: str) -> None:
+    for label in sorted(unknown):
+        raise StreamError(f"{where}: {label} is no label of the dataset, which has {min(known)}..{max(known)}")
+
+
+def _label_ids(labels: object, where: str) -> tuple[int, ...]:
+    """One label id, or several different ones, in ascending order."""
+    several = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else [labels]
+    for label in several:
+        if isinstance(label, bool) or not isinstance(label, numbers.Integral):
+            raise StreamError(f"{where}: expected a label id, or several; got {labels!r}")
+    if not several or len(set(several)) < len(several):
+        raise StreamError(f"{where}: expected at least one label, each once; got {labels!r}")
+    return tuple(sorted(int(label) for label in several))
+
+
+def in_turn(num_clients: int, num_tasks: int, num_labels: int) -> list[list[int]]:
+    """Assignments that deal the labels out like cards: task t of client c has label (t * C + c) mod L.
+
+    This is the published code's sequence of digits.
+
+    >>> in_turn(3, 5, 10)
+    [[0, 3, 6, 9, 2], [1, 4, 7, 0, 3], [2, 5, 8, 1, 4]]
+
+    Raises:
+      StreamError: a number below 1.
+    """
+    for name, value in (("num_clients", num_clients), ("num_tasks", num_tasks), ("num_labels", num_labels)):
+        check_whole(name, value, 1, StreamError)
+    return [[(t * num_clients + c) % num_labels for t in range(num_tasks)] for c in range(num_clients)]

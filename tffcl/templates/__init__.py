@@ -1,8 +1,5 @@
 """The contract: ContinualProcess, its parts, and how they are composed."""
 
-from tffcl.templates.client_work import ClientWork
-from tffcl.templates.compose import compose_continual_process
-from tffcl.templates.continual_process import ContinualProcess
-from tffcl.templates.finalizer import FinalizerProcess
+import lazy_loader
 
-__all__ = ["ClientWork", "ContinualProcess", "FinalizerProcess", "compose_continual_process"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,16 +11,10 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.templates import admission
-from tffcl.templates.client_work import ClientWork
-from tffcl.templates.continual_process import ContinualProcess
-from tffcl.templates.entries import as_type, ordered, select_types
-from tffcl.templates.finalizer import FinalizerProcess
-from tffcl.templates.incoming import Incoming
-from tffcl.templates.placed import at_clients, at_server
+from tffcl.templates.contract import ClientWork, ContinualProcess, FinalizerProcess
+from tffcl.templates.tff_types import as_type, at_clients, at_server, ordered, select_types
 
-AggregationFactory = Union[
-    tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory
-]
+AggregationFactory = Union[tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory]
 
 _KEY, _COUNT = tff.TensorType(np.int32, [2]), tff.TensorType(np.int32)
 
@@ -66,7 +60,7 @@ class _Composer:
         self.data = tff.to_type(
             OrderedDict(context=work.context_type, train=work.prepared_type, validation=work.prepared_type)
         )
-        self.incoming = Incoming(work.knowledge_size, work.num_foreign)
+        self.knowledge = _KnowledgeRows(work.knowledge_size, work.num_foreign)
         self.train = self._train_computation()
         self.limits = self._limits_computation()
         self.admit = self._admit_computation()
@@ -96,9 +90,7 @@ class _Composer:
             )
         aggregate = self.aggregation.next.type_signature.result.result
         if not wanted.is_assignable_from(aggregate):
-            raise errors.ContractError(
-                f"finalizer: takes aggregates of {wanted}, the aggregator gives {aggregate}"
-            )
+            raise errors.ContractError(f"finalizer: takes aggregates of {wanted}, the aggregator gives {aggregate}")
 
     def process(self) -> ContinualProcess:
         """Builds every computation and checks them against each other."""
@@ -116,6 +108,7 @@ class _Composer:
             knowledge_size=self.work.knowledge_size,
             num_foreign=self.work.num_foreign,
             max_classes=self.work.max_classes,
+            work=self.work,
             message_type=tff.StructWithPythonType(list(self.train.type_signature.result)[1:], tuple),
         )
 
@@ -162,16 +155,14 @@ class _Composer:
     def _begin_task(self, server: tff.Type) -> tff.Computation:
         work = self.work
 
-        @tff.tensorflow.computation(self.state, work.shared_type, self.incoming.rows_type)
+        @tff.tensorflow.computation(self.state, work.shared_type, self.knowledge.rows_type)
         def begin(state: OrderedDict, shared: tf.Tensor, foreign: tf.Tensor) -> OrderedDict:
             return ordered("begin_task", work.begin_task(state, shared, foreign), work.state_type)
 
-        @tff.federated_computation(at_server(server), at_clients(self.state), self.incoming.type)
-        def begin_task(
-            server_state: tff.Value, client_states: tff.Value, transfer_in: tff.Value
-        ) -> tff.Value:
+        @tff.federated_computation(at_server(server), at_clients(self.state), self.knowledge.type)
+        def begin_task(server_state: tff.Value, client_states: tff.Value, transfer_in: tff.Value) -> tff.Value:
             shared = tff.federated_broadcast(server_state.shared)
-            return tff.federated_map(begin, (client_states, shared, self.incoming.received(transfer_in)))
+            return tff.federated_map(begin, (client_states, shared, self.knowledge.received(transfer_in)))
 
         return begin_task
 
@@ -180,17 +171,17 @@ class _Composer:
         reads = tff.to_type(select_types(work.state_type, work.prepare_reads))
         raw = tff.to_type(OrderedDict(context=work.context_type, examples=work.example_type))
 
-        @tff.tensorflow.computation(reads, self.incoming.rows_type, raw)
+        @tff.tensorflow.computation(reads, self.knowledge.rows_type, raw)
         def prepare_one(state: OrderedDict, foreign: tf.Tensor, data: OrderedDict) -> OrderedDict:
             prepared = work.prepare(state, foreign, data["context"], data["examples"])
             return ordered("prepare", prepared, work.prepared_type)
 
-        @tff.federated_computation(at_server(server), at_clients(reads), self.incoming.type, at_clients(raw))
+        @tff.federated_computation(at_server(server), at_clients(reads), self.knowledge.type, at_clients(raw))
         def prepare(
             server_state: tff.Value, client_states: tff.Value, transfer_in: tff.Value, client_data: tff.Value
         ) -> tff.Value:
             del server_state
-            foreign = self.incoming.received(transfer_in)
+            foreign = self.knowledge.received(transfer_in)
             return tff.federated_map(prepare_one, (client_states, foreign, client_data))
 
         return prepare
@@ -274,9 +265,7 @@ class _Composer:
         def end(state: OrderedDict, shared: tf.Tensor, data: OrderedDict) -> tuple[OrderedDict, OrderedDict]:
             new_state, upload = work.end_task(state, shared, data)
             if "knowledge" not in upload:
-                raise errors.ContractError(
-                    f"client work: end_task uploaded no 'knowledge'; found {list(upload)}"
-                )
+                raise errors.ContractError(f"client work: end_task uploaded no 'knowledge'; found {list(upload)}")
             knowledge = as_type("end_task", "knowledge", upload["knowledge"], row_type)
             return ordered("end_task", new_state, work.state_type), OrderedDict(upload, knowledge=knowledge)
 
@@ -308,3 +297,47 @@ class _Composer:
             return tff.federated_map(evaluate_one, (client_views, shared, client_data))
 
         return evaluate
+
+
+class _KnowledgeRows:
+    """Rows of the knowledge base on their way to clients, each of which gets its own by `tff.federated_select`.
+
+    `type` is what the knowledge base sends: rows at the server, and for each client the keys and number of its own.
+    """
+
+    def __init__(self, knowledge_size: int, num_foreign: int):
+        self._size, self._most = knowledge_size, num_foreign
+        self.rows_type = tff.TensorType(np.float32, [None, knowledge_size])
+        self.type = tff.to_type(
+            OrderedDict(
+                rows=at_server(self.rows_type),
+                keys=at_clients(tff.TensorType(np.int32, [num_foreign])),
+                count=at_clients(np.int32),
+            )
+        )
+
+    def received(self, transfer_in: tff.Value) -> tff.Value:
+        """Each client's own rows, `{float32[k, knowledge_size]}@CLIENTS`, k <= K."""
+        size, most = self._size, self._most
+        if most == 0:
+            nothing = tff.tensorflow.computation(lambda count: tf.zeros([0, size]), tff.TensorType(np.int32))
+            return tff.federated_map(nothing, transfer_in.count)
+
+        @tff.tensorflow.computation(self.rows_type, tff.TensorType(np.int32))
+        def one_row(rows: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+            return tf.ensure_shape(tf.gather(rows, key), [size])
+
+        @tff.tensorflow.computation(self.rows_type)
+        def last_key(rows: tf.Tensor) -> tf.Tensor:
+            return tf.shape(rows)[0] - 1
+
+        row_type = tff.TensorType(np.float32, [size])
+
+        @tff.tensorflow.computation(tff.SequenceType(row_type), tff.TensorType(np.int32))
+        def stack(rows: tf.data.Dataset, count: tf.Tensor) -> tf.Tensor:
+            stacked = rows.batch(most).reduce(tf.zeros([0, size]), lambda _, batch: batch)
+            return stacked[:count]
+
+        largest = tff.federated_map(last_key, transfer_in.rows)
+        chosen = tff.federated_select(transfer_in.keys, largest, transfer_in.rows, one_row)
+        return tff.federated_map(stack, (chosen, transfer_in.count))

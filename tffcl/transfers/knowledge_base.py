@@ -9,20 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tffcl import errors
-from tffcl.transfers import archive
-from tffcl.transfers.shelf import Shelf
+from tffcl import archive, errors
+from tffcl.archive import Shelf
 
-Summary = Mapping[str, np.ndarray]  # as it is given
-Arrays = dict[str, np.ndarray]  # as it is kept
+Summary = Mapping[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 
 class KnowledgeBase:
     """Append-only entries (client, task, knowledge, summary), numbered 0, 1, ... as they came.
 
     Knowledge is a float32 `[knowledge_size]` vector (the adaptive parameters A of one task), kept sparse, for
-    clients prune it before they send it. A summary is whatever a `Transfer` has a client say about its task.
-    Once memory holds `tffcl.transfers.shelf.MEMORY_BYTES` of both, the rest lies on the disk.
+    clients prune it before they send it. A summary is what `Transfer.summarise` returned for the task.
+    Once memory holds `tffcl.archive.MEMORY_BYTES` of both, the rest lies on the disk.
 
     >>> base = KnowledgeBase(3)
     >>> base.add(client=0, task=0, knowledge=np.array([0.0, 2.0, 0.0], np.float32))
@@ -32,13 +31,11 @@ class KnowledgeBase:
     """
 
     def __init__(self, knowledge_size: int):
-        if int(knowledge_size) != knowledge_size or knowledge_size < 0:
-            raise errors.InputError(f"knowledge_size should be a whole number >= 0, found {knowledge_size!r}")
-        self.knowledge_size = int(knowledge_size)
+        self.knowledge_size = errors.check_whole("knowledge_size", knowledge_size, 0)
         self._ids: dict[tuple[int, int], int] = {}
         self._nonzeros: list[int] = []
         self._has_summary: list[bool] = []
-        # Under ("knowledge", ID) `indices` and `values`, under ("summary", ID) what the client said.
+        # Under ("knowledge", ID) `indices` and `values`, under ("summary", ID) the arrays of the summary.
         self._shelf = Shelf()
 
     def __len__(self) -> int:
@@ -99,27 +96,26 @@ class KnowledgeBase:
         return self._nonzeros[self._known(entry)]
 
     def summary(self, entry: int) -> Arrays | None:
-        """What the client said about the task of this entry, if anything."""
+        """The summary of the entry's task, None where the client sent none."""
         return dict(self._shelf["summary", entry]) if self.has_summary(entry) else None
 
     def has_summary(self, entry: int) -> bool:
-        """Whether the client said anything about the task of this entry."""
+        """Whether there is a summary of the entry's task."""
         return self._has_summary[self._known(entry)]
 
     def transfer_in(self, selections: Sequence[Sequence[int]], num_foreign: int) -> OrderedDict:
-        """What `ContinualProcess.begin_task` and `prepare` take: only the rows that somebody needs.
+        """Rows for `ContinualProcess.begin_task` and `prepare`: only those that a client needs.
 
         Args:
           selections: for each client the ids of its entries, most relevant first.
           num_foreign: K, the most entries that a client may receive.
 
         Returns:
-          `rows` float32 `[R, knowledge_size]` (one row of zeros when nobody needs any); `keys`, for each
-          client int32 `[K]`, the numbers of its rows, padded with 0; `count`, for each client int32, how
-          many it has.
+          `rows` float32 `[R, knowledge_size]` (a row of zeros when no client needs any); `keys`, for each client
+          int32 `[K]`, the numbers of its rows, padded with 0; `count`, for each client int32, how many it has.
 
         Raises:
-          InputError: more than K entries for a client, or an id that does not stand.
+          InputError: more than K entries for a client, or an unknown id.
         """
         for position, selection in enumerate(selections):
             if len(selection) > num_foreign:
@@ -141,15 +137,13 @@ class KnowledgeBase:
         Raises:
           RunError: the file cannot be written (a full disk, no such folder).
         """
-        ids = range(first, len(self))
-        pairs = np.array(self.entries[first:], np.int64).reshape(-1, 2)
         arrays: dict[str, np.ndarray] = {
             "knowledge_size": np.array(self.knowledge_size),
             "first": np.array(first),
-            "entries": pairs,
+            "entries": np.array(self.entries[first:], np.int64).reshape(-1, 2),
             "has_summary": np.array(self._has_summary[first:], bool),
         }
-        archive.write(path, itertools.chain(arrays.items(), *map(self._saved, ids)))
+        archive.write(path, itertools.chain(arrays.items(), *map(self._saved, range(first, len(self)))))
 
     def _saved(self, entry: int) -> Iterator[tuple[str, np.ndarray]]:
         """The arrays of one entry, read when they are written: a base need not fit into memory."""
@@ -190,14 +184,12 @@ class KnowledgeBase:
         pairs, has_summary = arrays["entries"].tolist(), arrays["has_summary"].tolist()
         if len(has_summary) != len(pairs):
             raise ValueError("its parts differ in length")
-        for (client, task), told in zip(pairs, has_summary):
+        for (client, task), summarised in zip(pairs, has_summary):
             entry = len(self)
-            summary = summaries.get(entry, {}) if told else None
+            summary = summaries.get(entry, {}) if summarised else None
             self._append(client, task, arrays[f"indices/{entry}"], arrays[f"values/{entry}"], summary)
 
-    def _append(
-        self, client: int, task: int, indices: np.ndarray, values: np.ndarray, summary: Arrays | None
-    ) -> None:
+    def _append(self, client: int, task: int, indices: np.ndarray, values: np.ndarray, summary: Arrays | None) -> None:
         entry = len(self._ids)
         self._ids[client, task] = entry
         self._nonzeros.append(len(indices))

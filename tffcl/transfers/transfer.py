@@ -1,8 +1,12 @@
-"""The contract of a transfer: which entries of the knowledge base each client receives for a new task."""
+"""The contract of a transfer (which entries of the knowledge base each client receives for a task), and simple ones.
+
+Those here go by the numbers of clients and tasks alone; `SIT` compares what the tasks are about.
+"""
 
 from __future__ import annotations
 
 import abc
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -10,20 +14,23 @@ from typing import Any
 import numpy as np
 
 from tffcl import errors
+from tffcl.transfers.centroids import document_vectors
 from tffcl.transfers.knowledge_base import KnowledgeBase, Summary
+
+logger = logging.getLogger(__name__)
 
 
 class Transfer(abc.ABC):
     """Decides, at the start of a task, what each client receives from the knowledge base.
 
-    The driver's part: where `needs_summaries`, each client calls `summarise` on its own data before it
-    trains; the server calls `select`, hands `transfer_in` to the process, and stores the summary beside the
-    knowledge that the client uploads at the end of the task.
+    In a run, each client calls `summarise` on its own data before it trains (where `needs_summaries`); the server calls
+    `select`, hands `transfer_in` to the process, and stores the summary beside the knowledge that the client uploads at
+    the end of the task.
 
     Attributes:
-      needs_summaries: whether `select` reads what `summarise` says.
-      noised: whether what `summarise` says has noise with an epsilon: then its seed is a secret of the client, which
-        follows from nothing that anybody else knows.
+      needs_summaries: whether `select` reads summaries.
+      noised: whether summaries hold noise with an epsilon: their seed is then a secret of the client, which follows
+        from nothing that anybody else knows.
     """
 
     needs_summaries: bool = False
@@ -33,49 +40,67 @@ class Transfer(abc.ABC):
     def num_foreign(self, num_clients: int) -> int:
         """K, the most entries that one of `num_clients` clients receives for a task."""
 
+    def vectors(self, task: Any) -> np.ndarray:
+        """The argument of `summarise`: float32 `[N, D]`, a vector for each training example of a task.
+
+        Of text the mean of each document's word vectors (FedSeIT, eq. 6), of arrays the example itself, flattened.
+
+        Args:
+          task: a `tffcl.program.ClientTask`; its `labels` are the data set's.
+
+        Raises:
+          InputError: examples of another form.
+        """
+        context, train = task.context, task.train
+        if {"tokens", "vectors"} <= set(context) and {"start", "length"} <= set(train):
+            return document_vectors(context["tokens"], train["start"], train["length"], context["vectors"])
+        inputs = [name for name in train if name != "label"]
+        if len(inputs) != 1:
+            raise errors.InputError(
+                f"this transfer needs a vector for each example, and these have {', '.join(inputs)}; override "
+                "`vectors`, or give the argument `summarise`, to make float32 [N, D] of them"
+            )
+        return np.reshape(train[inputs[0]], [len(train[inputs[0]]), -1]).astype(np.float32)
+
     def summarise(self, vectors: np.ndarray, seed: int | Sequence[int]) -> dict[str, np.ndarray] | None:
-        """What a client tells the server about its task; runs at the client.
+        """A client's summary of its task for the server; runs at the client.
 
         Args:
           vectors: float32 `[N, D]`, one for each training example of the task (see `document_vectors`).
           seed: root of all randomness in here: a number or several, 0 or more.
 
         Returns:
-          Named arrays, or None where there is nothing to tell.
+          Named arrays, or None for no summary.
         """
         del vectors, seed
         return None
 
     def refusal(self, summary: Summary, dimension: int) -> str:
-        """Why the server does not take what a client told, empty where it does; see `tffcl.templates.admission`.
+        """Why the server refuses a summary, empty where it takes it; see `tffcl.templates.admission`.
 
         Args:
           summary: as a client sent it.
-          dimension: D of the vectors that it should be of.
+          dimension: D of the vectors that it should summarise.
         """
         from tffcl.templates import admission  # imports TensorFlow, which nothing else of a transfer needs
 
         arrays = {name: np.asarray(array) for name, array in summary.items()}
-        wrong = [f"{name}: should be numbers" for name, one in arrays.items() if one.dtype.kind not in "biuf"]
-        wrong += [text for found, text in self.faults(arrays, dimension) if found]
+        wrong = [f"{name}: should be numbers" for name, array in arrays.items() if array.dtype.kind not in "biuf"]
+        wrong += [text for holds, text in self.faults(arrays, dimension) if holds]
         return wrong[0] if wrong else admission.verdict(arrays).numpy().decode()
 
     def faults(self, summary: Summary, dimension: int) -> list[tuple[bool, str]]:
-        """What may be wrong with a summary, beside values that are not finite or too large; as for `refusal`."""
+        """Pairs (whether it holds, text) of faults of a summary besides values that are not finite or too large."""
         del summary, dimension
         return []
 
     def account(self) -> dict[str, Any] | None:
-        """What noise on summaries guarantees, `epsilon` and `delta` among it, for the results; None without noise."""
+        """The privacy guarantee of noised summaries, `epsilon` and `delta` among it; None without noise."""
         return None
 
     @abc.abstractmethod
     def select(
-        self,
-        knowledge_base: KnowledgeBase,
-        task: int,
-        clients: Sequence[int],
-        summaries: Sequence[Summary | None],
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
     ) -> list[list[int]]:
         """The entries for each client that begins task number `task`; runs at the server.
 
@@ -83,7 +108,7 @@ class Transfer(abc.ABC):
           knowledge_base: all entries so far; only those of tasks before `task` are chosen.
           task: number of the task that begins, from 0.
           clients: numbers of the clients that begin it.
-          summaries: what each of them told about it, None where nothing.
+          summaries: of each of them, None for no summary.
 
         Returns:
           For each client the ids of at most K entries, most relevant first.
@@ -92,19 +117,177 @@ class Transfer(abc.ABC):
     def transfer_in(
         self, knowledge_base: KnowledgeBase, selections: Sequence[Sequence[int]], num_clients: int
     ) -> OrderedDict:
-        """What travels for these selections; see `KnowledgeBase.transfer_in`.
+        """Rows and keys of these selections, as the process takes them; see `KnowledgeBase.transfer_in`.
 
         Args:
           knowledge_base: the base that the selections refer to.
           selections: for each client that takes part the ids of its entries.
-          num_clients: clients in the whole federation, which decide K.
+          num_clients: clients in the whole federation, on which K depends.
         """
         return knowledge_base.transfer_in(selections, self.num_foreign(num_clients))
 
 
-def past_entries(
-    knowledge_base: KnowledgeBase, task: int, client: int, include_own: bool = False
-) -> list[int]:
+class _PerClient(Transfer):
+    """Selects for each client by itself, without summaries."""
+
+    @abc.abstractmethod
+    def _entries(self, knowledge_base: KnowledgeBase, task: int, client: int) -> list[int]: ...
+
+    def select(
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
+    ) -> list[list[int]]:
+        del summaries
+        return [self._entries(knowledge_base, task, client) for client in clients]
+
+
+class NoTransfer(_PerClient):
+    """Every client for itself: K = 0."""
+
+    def num_foreign(self, num_clients: int) -> int:
+        del num_clients
+        return 0
+
+    def _entries(self, knowledge_base: KnowledgeBase, task: int, client: int) -> list[int]:
+        return []
+
+
+class PreviousTask(_PerClient):
+    """Each client receives A_c^(t-1) of every other client c, ordered by client.
+
+    The transfer of FedWeIT, and of FedSeIT without SIT (its algorithm 1, line 24).
+
+    Args:
+      include_own: also the client's own previous task, as FedSeIT's text has it (`{A_c^(t-1)}` for c = 1..C).
+    """
+
+    def __init__(self, include_own: bool = False):
+        self.include_own = include_own
+
+    def num_foreign(self, num_clients: int) -> int:
+        return errors.check_whole("num_clients", num_clients, 1) - (0 if self.include_own else 1)
+
+    def _entries(self, knowledge_base: KnowledgeBase, task: int, client: int) -> list[int]:
+        entries, past = knowledge_base.entries, past_entries(knowledge_base, task, client, self.include_own)
+        return [entry for entry in past if entries[entry][1] == task - 1]
+
+
+class AllPast(_PerClient):
+    """Each client receives every past task of every other client, the latest first, then by client (ConFedMADE).
+
+    Args:
+      max_tasks: tasks in a client's whole sequence; K is (clients - 1) * (max_tasks - 1).
+    """
+
+    def __init__(self, max_tasks: int):
+        self.max_tasks = errors.check_whole("max_tasks", max_tasks, 1)
+
+    def num_foreign(self, num_clients: int) -> int:
+        return (errors.check_whole("num_clients", num_clients, 1) - 1) * (self.max_tasks - 1)
+
+    def _entries(self, knowledge_base: KnowledgeBase, task: int, client: int) -> list[int]:
+        entries = knowledge_base.entries
+        # Sorting is stable: among entries of one task the order by client stays.
+        return sorted(past_entries(knowledge_base, task, client), key=lambda entry: -entries[entry][1])
+
+
+class Sampled(_PerClient):
+    """Each client receives at most K entries, drawn without replacement from all past tasks of the others.
+
+    The baseline of SIT's selection.
+
+    Args:
+      k: K, 1 or more.
+      seed: the draw is a function of (seed, task, client) and of what the knowledge base holds.
+    """
+
+    def __init__(self, k: int, seed: int = 0):
+        self.k, self.seed = errors.check_whole("k", k, 1), errors.check_whole("seed", seed, 0)
+
+    def num_foreign(self, num_clients: int) -> int:
+        del num_clients
+        return self.k
+
+    def _entries(self, knowledge_base: KnowledgeBase, task: int, client: int) -> list[int]:
+        return _drawn(past_entries(knowledge_base, task, client), self.k, (self.seed, task, client))
+
+
+class _Wrapped(Transfer):
+    """Does what another transfer does; ablations override where they differ."""
+
+    def __init__(self, transfer: Transfer):
+        self.transfer = transfer
+        self.needs_summaries, self.noised = transfer.needs_summaries, transfer.noised
+
+    def num_foreign(self, num_clients: int) -> int:
+        return self.transfer.num_foreign(num_clients)
+
+    def vectors(self, task: Any) -> np.ndarray:
+        return self.transfer.vectors(task)
+
+    def summarise(self, vectors: np.ndarray, seed: int | Sequence[int]) -> dict[str, np.ndarray] | None:
+        return self.transfer.summarise(vectors, seed)
+
+    def faults(self, summary: Summary, dimension: int) -> list[tuple[bool, str]]:
+        return self.transfer.faults(summary, dimension)
+
+    def account(self) -> dict[str, Any] | None:
+        return self.transfer.account()
+
+    def select(
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
+    ) -> list[list[int]]:
+        return self.transfer.select(knowledge_base, task, clients, summaries)
+
+    def transfer_in(
+        self, knowledge_base: KnowledgeBase, selections: Sequence[Sequence[int]], num_clients: int
+    ) -> OrderedDict:
+        return self.transfer.transfer_in(knowledge_base, selections, num_clients)
+
+
+class Zeroed(_Wrapped):
+    """The entries that `transfer` selects, with zeros for knowledge: the same network, nothing in it."""
+
+    def transfer_in(
+        self, knowledge_base: KnowledgeBase, selections: Sequence[Sequence[int]], num_clients: int
+    ) -> OrderedDict:
+        sent = super().transfer_in(knowledge_base, selections, num_clients)
+        return OrderedDict(sent, rows=np.zeros_like(sent["rows"]))
+
+
+class RandomTask(_Wrapped):
+    """As many entries as `transfer` selects, each of another task: one drawn from those it did not select.
+
+    Drawn without replacement from the past entries of other clients. Where fewer are left than were
+    selected, the last of the selection stay as they are, which is logged: at the first tasks there may be
+    nothing else to take.
+
+    Args:
+      transfer: whose selection is replaced.
+      seed: the draw is a function of (seed, task, client) and of the selection.
+    """
+
+    def __init__(self, transfer: Transfer, seed: int = 0):
+        super().__init__(transfer)
+        self.seed = errors.check_whole("seed", seed, 0)
+
+    def select(
+        self, knowledge_base: KnowledgeBase, task: int, clients: Sequence[int], summaries: Sequence[Summary | None]
+    ) -> list[list[int]]:
+        selections = super().select(knowledge_base, task, clients, summaries)
+        return [
+            self._replaced(knowledge_base, task, client, selection) for client, selection in zip(clients, selections)
+        ]
+
+    def _replaced(self, knowledge_base: KnowledgeBase, task: int, client: int, selection: list[int]) -> list[int]:
+        others = [entry for entry in past_entries(knowledge_base, task, client) if entry not in set(selection)]
+        drawn = _drawn(others, len(selection), (self.seed, task, client))
+        kept = selection[len(drawn) :]
+        if kept:
+            logger.info("random task: client %d keeps %d selected entries in task %d", client, len(kept), task)
+        return drawn + kept
+
+
+def past_entries(knowledge_base: KnowledgeBase, task: int, client: int, include_own: bool = False) -> list[int]:
     """Ids of the entries of tasks before `task`, by (client, task); the client's own only on request."""
     chosen = [
         (owner, past, entry)
@@ -114,12 +297,6 @@ def past_entries(
     return [entry for _, _, entry in sorted(chosen)]
 
 
-def whole_number(value: object, name: str, least: int) -> int:
-    """`value` as an int.
-
-    Raises:
-      InputError: not a whole number, or less than `least`.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise errors.InputError(f"{name} should be a whole number, {least} or more; found {value!r}")
-    return int(value)
+def _drawn(entries: Sequence[int], most: int, seed: Sequence[int]) -> list[int]:
+    order = np.random.default_rng(list(seed)).permutation(len(entries))
+    return [entries[position] for position in order[:most]]

@@ -1,0 +1,206 @@
+"""Data of an experiment: what is taken where nothing is given, files that are wrong, word vectors, tokenisers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import pickle
+from unittest import mock
+
+import numpy as np
+import pytest
+from command_line import wrong
+from image_files import idx, write_emnist, write_images
+
+from tffcl import Experiment, datasets
+from tffcl.errors import DatasetError
+from tffcl.experiment import completion, sources
+from tffcl.flags import parse_run
+
+
+def logged(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tffcl"), "propagate", True)
+    caplog.set_level(logging.INFO, "tffcl")
+    return caplog
+
+
+def test_text_without_files_is_the_sample_with_its_schedule(tmp_path, monkeypatch, caplog):
+    logged(caplog, monkeypatch)
+    monkeypatch.setattr(datasets, "load", mock.Mock(side_effect=DatasetError("no network")))
+    experiment = Experiment("fedseit", data_dir=str(tmp_path))
+    assert sources.usual_data(experiment) == "sample"
+    assert "data: trec6 not at hand: taking the small sample that ships; --data-dir" in caplog.text
+    taken = experiment.replace(data="sample")
+    assert (taken.num_rounds, taken.num_epochs, taken.learning_rate) == (3, 10, 1e-3)
+
+
+def test_images_are_the_first_at_hand_of_those_of_the_paper(tmp_path, monkeypatch, caplog):
+    logged(caplog, monkeypatch)
+    monkeypatch.delenv("TFFCL_DATA_DIR", raising=False)
+
+    def taken(method):
+        caplog.clear()
+        return sources.usual_data(Experiment(method, data_dir=str(tmp_path))), caplog.text
+
+    name, said = taken("fil-ver")
+    assert name == "digits"
+    assert "data: emnist-balanced and fashion-mnist and mnist not at hand: taking digits" in said
+    assert taken("ebr-1x")[0] == taken("confedmade")[0] == "digits"
+    write_images(tmp_path / "mnist", (8, 8))
+    for method in ("fil-ver", "naive", "confedmade"):
+        name, said = taken(method)
+        assert name == "mnist"
+        assert ("not at hand" in said) == (method == "fil-ver")
+    write_images(tmp_path / "fashion-mnist", (8, 8))
+    name, said = taken("fil-ver")
+    assert name == "fashion-mnist"
+    assert "data: emnist-balanced not at hand: taking fashion-mnist" in said
+    write_emnist(tmp_path / "gzip")
+    assert taken("fil-ver") == ("emnist-balanced", "")
+    assert taken("ebr-16x")[0] == taken("finetune")[0] == "mnist"
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("fedseit --data trec6 --data-dir .", ["trec6", "train_5500.label"]),
+        ("fedseit --data-dir none", ["none", "no such folder"]),
+        ("fedseit --data sample --embeddings v.bin", ["v.bin", "no such file of word vectors"]),
+        ("fedseit --data sample --labels-per-task 7", ["labels_per_task=7", "6 labels"]),
+        ("confedmade --data digits --num-tasks 11", ["11 different labels", "10"]),
+        ("confedmade --data digits --order 2,1,3", ["--order", "1..64", "3 places"]),
+        ("confedmade --data digits --assign 3,x", ["--assign", "no label 'x'", "0, 1, 2"]),
+        ("confedmade --data digits" + " --assign 3" * 200, ["label 3", "training examples"]),
+        ("confedmade --data binary --data-dir .", ["adult.train.data"]),
+        ("fil-ver --data digits --num-clients 20", ["examples_per_task=150", "domain 0", "20 clients", "ask for"]),
+        ("fil-ver --data digits --domains mild --num-tasks 5", ["--num-tasks: 5", "4 domains"]),
+        ("fil-ver --data mnist+fashion --data-dir .", ["mnist", "train-images-idx3-ubyte"]),
+    ],
+)
+def test_what_the_data_cannot_give_is_one_line_and_leaves_nothing(run, tmp_path, line, parts):
+    wrong(run("run", *line.split(), cwd=tmp_path), *parts)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_image_files(run, tmp_path):
+    write_images(tmp_path / "mnist", (28, 28), classes=9, counts=(20, 2))
+    args = ("run", "confedmade", "--data", "mnist", "--data-dir", tmp_path)
+    # Nobody has a 9.
+    wrong(run(*args, "--assign", "1,9", cwd=tmp_path), "9", "0 training examples")
+    path = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    wrong(run(*args), path.name)
+    path.write_bytes(idx(np.zeros([180, 28, 28]), magic=0x0801))
+    wrong(run(*args), path.name, "magic")
+    path.unlink()
+    wrong(run(*args), "train-images-idx3-ubyte", str(tmp_path / "mnist"))
+
+
+def test_binary_sets_of_another_width_or_content(run, tmp_path):
+    args = ("run", "confedmade", "--data", "binary", "--data-dir", tmp_path)
+    (tmp_path / "adult.train.data").write_text("0,1,1\n1,0,0\n")
+    wrong(run(*args), "adult.train.data", "3 fields", "123")
+    (tmp_path / "adult.train.data").write_text("0,1,2\n1,0,0\n")
+    wrong(run(*args), "adult.train.data, line 1", "field 3", "0 or 1")
+
+
+def test_two_sets_of_images_need_both_of_one_size(run, tmp_path):
+    write_images(tmp_path / "mnist", (8, 8))
+    args = ("run", "fil-ver", "--data", "mnist+fashion", "--data-dir", tmp_path, "--num-clients", "2")
+    wrong(run(*args), "fashion-mnist", "train-images-idx3-ubyte", str(tmp_path))
+    write_images(tmp_path / "fashion-mnist", (9, 9))
+    wrong(run(*args), "image size (9, 9)", "expected (8, 8)")
+
+
+def test_permutations_keep_the_first_domain_but_in_section_5_1(tmp_path):
+    write_images(tmp_path / "mnist", (8, 8))
+    for method, kept in (("fil-ver", [True, False, False]), ("none", [False] * 3)):
+        line = f"fil-ver --method {method} --data mnist --data-dir {tmp_path} --domains permutations --num-tasks 3"
+        experiment = parse_run(line.split())
+        every = sources.domains_of(experiment, sources.load(experiment))
+        assert [domain.transform is None for domain in every.domains] == kept
+
+
+def test_binarised_images_are_drawn_with_the_split_seed():
+    fixed, drawn = (
+        sources.load(Experiment("confedmade", data="digits", binarise=how)) for how in ("threshold", "stochastic")
+    )
+    again, other = (
+        sources.load(Experiment("confedmade", data="digits", binarise="stochastic", split_seed=seed))
+        for seed in (42, 7)
+    )
+    assert fixed.train_x.shape == drawn.train_x.shape
+    assert (drawn.train_x != fixed.train_x).any()
+    np.testing.assert_array_equal(again.train_x, drawn.train_x)
+    assert (other.train_x != drawn.train_x).any()
+    assert completion.image_shape(fixed) == (8, 8)
+
+
+# -- words ----------------------------------------------------------------------------------------------------
+
+
+def own_texts(folder: pathlib.Path) -> str:
+    """A folder of tables in French, by a user who has three labels."""
+    rows = "".join(f"l'été {label} {'à ' * label}paris,{label}\n" for label in range(3)) * 5
+    for name in ("train.csv", "test.csv"):
+        (folder / name).write_text("text,label\n" + rows, encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words", "recorded"),
+    [
+        ([], {"l'été", "0", "1", "2", "à", "paris"}, {}),
+        (["--tokeniser", "unicode", "--max-words", "2"], {"l'été", "0", "1", "2"}, {"tokeniser", "max_words"}),
+        (["--tokeniser", "ascii"], {"l'", "t", "0", "1", "2", "paris"}, {"tokeniser"}),
+    ],
+)
+def test_own_texts_keep_their_letters(tmp_path, caplog, monkeypatch, flags, words, recorded):
+    logged(caplog, monkeypatch)
+    experiment = parse_run(["fedseit", "--data", own_texts(tmp_path), "--embeddings", "own", *flags])
+    encoded = sources.encoded(experiment, sources.load(experiment))
+    assert set(encoded.words[2:]) == words
+    assert ("--tokeniser unicode" in caplog.text) == ("ascii" in flags)
+    assert ("have more than 2 words and are cut" in caplog.text) == ("--max-words" in flags)
+    assert {"tokeniser", "max_words", "allow_pickle"} & set(experiment.config()) == set(recorded)
+
+
+def test_word_vectors_where_none_are_given(monkeypatch, tmp_path):
+    monkeypatch.delenv("TFFCL_DATA_DIR", raising=False)
+    for available, name in ((True, "glove-50"), (False, "own")):
+        monkeypatch.setattr("tffcl.datasets.word_vectors.glove_available", lambda available=available: available)
+        assert sources._usual_vectors(str(tmp_path)) == name
+    (tmp_path / "glove").mkdir()
+    path = tmp_path / "glove" / "some.bin"
+    path.write_bytes(b"")
+    assert sources._usual_vectors(str(tmp_path)) == str(path)
+    monkeypatch.setenv("TFFCL_DATA_DIR", str(tmp_path))
+    assert sources._usual_vectors(None) == str(path)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_no_pickle_is_taken_unless_it_is_allowed(run, tmp_path, given):
+    ran = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(ran),)
+
+    (tmp_path / "glove").mkdir()
+    path = tmp_path / "glove" / "a.bin"
+    path.write_bytes(pickle.dumps(Evil()))
+    flags = ("--embeddings", path) if given else ("--data-dir", tmp_path)
+    done = run("run", "fedseit", "--data", "sample", *flags, cwd=tmp_path)
+    wrong(done, str(path), "is a pickle", "--allow-pickle", "save_word2vec_format")
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("method", ["fedseit", "confedmade", "fil-ver"])
+def test_a_run_that_is_there_is_said_before_word_vectors_and_pre_training(run, tmp_path, monkeypatch, method):
+    for name in ("load_word_vectors", "train_word_vectors"):
+        monkeypatch.setattr(datasets, name, mock.Mock(side_effect=AssertionError(name)))
+    (tmp_path / "config.json").write_text("{}")
+    data = {"fedseit": "sample"}.get(method, "digits")
+    wrong(run("run", method, "--data", data, "--output-dir", tmp_path), str(tmp_path), "holds a run already")

@@ -1,0 +1,14 @@
+from .decomposed import build_decomposed as build_decomposed
+from .decomposed import build_fedseit as build_fedseit
+from .decomposed import build_fedweit as build_fedweit
+from .decomposed import build_local as build_local
+from .fed_avg import build_ewc as build_ewc
+from .fed_avg import build_fed_avg as build_fed_avg
+from .fed_avg import build_fed_curv as build_fed_curv
+from .fil_ver import Rehearsal as Rehearsal
+from .fil_ver import build_fil_ver as build_fil_ver
+from .made import build_confedmade as build_confedmade
+from .made import build_fed_made as build_fed_made
+from .made import build_fedweit_made as build_fedweit_made
+from .method import Method as Method
+from .method import method as method

@@ -1,0 +1,301 @@
+"""Named arrays on the disk: archives that stay, and a shelf for what has no room in memory.
+
+An archive is an .npz file without pickle, written whole or not at all; any byte that is not what was written is an
+error. A shelf lies in a file without a name, which the system takes back when the process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import math
+import os
+import struct
+import tempfile
+import weakref
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import IO, Any, Union
+
+import numpy as np
+
+from tffcl import errors, storage
+
+MEMORY_BYTES = 2**28  # of each shelf; small runs never write a byte
+
+Named = Union[Mapping[str, np.ndarray], Iterable[tuple[str, np.ndarray]]]
+Arrays = OrderedDict  # from names to arrays
+
+
+def write(path: str | os.PathLike[str], arrays: Named) -> None:
+    """Writes a file whole or not at all (`tffcl.storage.write_whole`).
+
+    Args:
+      path: of the file.
+      arrays: a mapping, or pairs of a name and an array, which are asked for one by one.
+
+    Raises:
+      RunError: the file cannot be written; what stood at `path` still stands.
+    """
+    storage.write_whole(path, lambda file: _save(file, arrays))
+
+
+def _save(file: IO[bytes], arrays: Named) -> None:
+    """As `np.savez`, which on a full disk leaves an archive open that complains when it is collected."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items() if isinstance(arrays, Mapping) else arrays:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def read(path: str | os.PathLike[str], *needed: str) -> dict[str, np.ndarray]:
+    """All arrays of a file, each compared with its CRC-32; no more is read, or held, than the file has bytes.
+
+    Args:
+      path: of the file.
+      *needed: names of arrays that have to be there.
+
+    Raises:
+      RunError: no such file, or one that is damaged, cut short or of another kind.
+    """
+    with _opened(path) as archive:
+        found = {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
+    if not set(needed) <= set(found):
+        raise errors.RunError(f"{os.fspath(path)}: expected the arrays {list(needed)}, found {sorted(found)}")
+    return found
+
+
+def checksum(path: str | os.PathLike[str]) -> str:
+    """CRC-32 of the names, sizes and CRC-32s of all arrays, from the file's directory: no array is read.
+
+    Of files with the same checksum those that can be read hold the same.
+
+    Raises:
+      RunError: no such file, or one whose directory is damaged.
+    """
+    with _opened(path) as archive:
+        members = [(one.filename, one.file_size, one.CRC) for one in archive.infolist()]
+    return f"{zlib.crc32(repr(members).encode()):08x}"
+
+
+# What zipfile and numpy raise where a byte is not what was written, a wild number of entries among it.
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, TypeError, LookupError, AttributeError,
+    ArithmeticError, MemoryError, NotImplementedError, RuntimeError, SyntaxError,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
+    with storage.open_regular(path, "an archive of arrays", max_bytes=None, error=errors.RunError) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                _check_sizes(archive, os.fstat(file.fileno()).st_size)
+                yield archive
+        except (OSError, *_DAMAGE) as error:
+            # A wild offset is looked for before the file's start, which the system calls an invalid argument.
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise errors.RunError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+            raise errors.RunError(f"{os.fspath(path)} is damaged, or no archive of arrays: {error}") from error
+
+
+def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
+    """Raises ValueError where the arrays are not stored as they are, or are said to be more than the file has bytes."""
+    if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+        raise ValueError("its arrays are compressed")
+    if sum(one.file_size for one in archive.infolist()) > size:
+        raise ValueError("its arrays are larger than the file")
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as file:
+        if _num_bytes(file) != member.file_size:  # numpy makes room before it reads
+            raise ValueError(f"{member.filename} has another length than its first bytes say")
+    with archive.open(member) as file:
+        array = np.lib.format.read_array(file, allow_pickle=False)
+        if file.read(1):  # the sum is compared when the last byte has been read
+            raise ValueError(f"{member.filename} is longer than its first bytes say")
+        return array
+
+
+def _num_bytes(file: IO[bytes]) -> int:
+    """Bytes of an array in numpy's format, its header included, as the header says."""
+    version = np.lib.format.read_magic(file)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, _, dtype = read_header[version](file)
+    if dtype.hasobject:
+        raise ValueError("an array holds Python objects")
+    return file.tell() + math.prod(shape) * dtype.itemsize
+
+
+class Shelf:
+    """A mapping from keys to named arrays; those used longest ago lie in a file once memory is full.
+
+    The file has no name (it lies in `tempfile.gettempdir()`, which TMPDIR decides): the system takes it back when the
+    process ends, whatever ends it. Nothing in it outlives the process; checkpoints are another matter.
+
+    Room that is no longer used is used again. Arrays are not to be written to: put new ones in their place.
+
+    >>> shelf = Shelf(memory=8)
+    >>> for key in range(3):
+    ...     shelf[key] = {"value": np.full(2, key, np.int32)}
+    >>> [shelf[key]["value"].tolist() for key in shelf], shelf.memory_used, shelf.num_bytes(0)
+    ([[0, 0], [1, 1], [2, 2]], 8, 8)
+
+    Args:
+      memory: bytes of arrays that may stay in memory; what was used last does so in any case. None for
+        `MEMORY_BYTES`.
+    """
+
+    def __init__(self, memory: int | None = None):
+        self._memory = MEMORY_BYTES if memory is None else memory
+        self._sizes: dict[Hashable, int] = {}
+        self._near: OrderedDict[Hashable, Arrays] = OrderedDict()  # used last: at the end
+        self._far: dict[Hashable, _Place] = {}
+        self._file = _File()
+        self.memory_used = 0
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(list(self._sizes))
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._sizes
+
+    def num_bytes(self, key: Hashable) -> int:
+        """Bytes of the arrays under a key, without reading them."""
+        return self._sizes[key]
+
+    def __setitem__(self, key: Hashable, arrays: Mapping[str, np.ndarray]) -> None:
+        kept = OrderedDict((name, np.asarray(array)) for name, array in arrays.items())
+        for name, array in kept.items():
+            if array.dtype.hasobject:
+                raise TypeError(f"{name!r} under {key!r} holds Python objects, expected numbers or text")
+        if key in self._sizes:
+            del self[key]
+        self._sizes[key] = sum(array.nbytes for array in kept.values())
+        self._place_near(key, kept)
+
+    def __getitem__(self, key: Hashable) -> Arrays:
+        if key in self._near:
+            self._near.move_to_end(key)
+            return OrderedDict(self._near[key])
+        arrays = self._file.read(self._far[key])
+        self._place_near(key, arrays)
+        return OrderedDict(arrays)
+
+    def __delitem__(self, key: Hashable) -> None:
+        size = self._sizes.pop(key)
+        if self._near.pop(key, None) is not None:
+            self.memory_used -= size
+        if key in self._far:
+            self._file.free(self._far.pop(key))
+
+    def _place_near(self, key: Hashable, arrays: Arrays) -> None:
+        self._near[key] = arrays
+        self.memory_used += self._sizes[key]
+        while self.memory_used > self._memory and len(self._near) > 1:
+            oldest, leaving = self._near.popitem(last=False)
+            self.memory_used -= self._sizes[oldest]
+            if oldest not in self._far:  # else it lies there as it is
+                self._far[oldest] = self._file.write(leaving)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where arrays lie in the file, one after the other."""
+
+    start: int
+    size: int
+    kinds: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
+
+
+class _File:
+    """A file without a name, made when something is first written, in which free room is used again."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+        self._free: dict[int, int] = {}  # start -> size
+        self._end = 0
+
+    def write(self, arrays: Arrays) -> _Place:
+        """Writes arrays to the first free place that is large enough, or to the end.
+
+        Raises:
+          RunError: there is no room on the disk.
+        """
+        kinds = tuple((name, array.dtype, array.shape) for name, array in arrays.items())
+        place = _Place(self._room(sum(array.nbytes for array in arrays.values())), 0, kinds)
+        offset = place.start
+        try:
+            for array in arrays.values():
+                offset += self._put(np.ascontiguousarray(array), offset)
+        except OSError as error:
+            raise errors.RunError(
+                f"cannot write to a temporary file in {tempfile.gettempdir()}: {error.strerror or error}; "
+                "make room, or set TMPDIR to another folder"
+            ) from error
+        return dataclasses.replace(place, size=offset - place.start)
+
+    def read(self, place: _Place) -> Arrays:
+        """The arrays at a place."""
+        content = self._get(place)
+        arrays, offset = OrderedDict(), 0
+        for name, dtype, shape in place.kinds:
+            count = int(np.prod(shape, dtype=np.int64))
+            arrays[name] = np.frombuffer(content, dtype, count, offset).reshape(shape)
+            offset += count * dtype.itemsize
+        return arrays
+
+    def free(self, place: _Place) -> None:
+        """Gives a place back; free neighbours become one."""
+        start, size = place.start, place.size
+        if not size:
+            return
+        for other in sorted(self._free):
+            if other + self._free[other] == start:
+                start, size = other, self._free.pop(other) + size
+            elif other == start + size:
+                size += self._free.pop(other)
+        if start + size == self._end:
+            self._end = start
+        else:
+            self._free[start] = size
+
+    def _room(self, size: int) -> int:
+        for start in sorted(self._free):
+            if self._free[start] >= size > 0:
+                rest = self._free.pop(start) - size
+                if rest:
+                    self._free[start + size] = rest
+                return start
+        start, self._end = self._end, self._end + size
+        return start
+
+    def _put(self, array: np.ndarray, offset: int) -> int:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="tffcl-")  # noqa: SIM115 - closed with this object
+            weakref.finalize(self, self._file.close)
+        flat: Any = array.reshape(-1).view(np.uint8) if array.nbytes else b""
+        content = memoryview(flat)
+        while content:
+            written = os.pwrite(self._file.fileno(), content, offset)
+            content, offset = content[written:], offset + written
+        return array.nbytes
+
+    def _get(self, place: _Place) -> bytes | bytearray:
+        if self._file is None or not place.size:
+            return b""
+        content = bytearray(place.size)
+        view, done = memoryview(content), 0
+        while done < place.size:
+            count = os.preadv(self._file.fileno(), [view[done:]], place.start + done)
+            if not count:
+                raise errors.RunError("a temporary file is shorter than what was written to it")
+            done += count
+        return content

@@ -1,0 +1,83 @@
+"""Hyperparameters of local training and of decomposition; nothing here imports TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tffcl.options import OptionError, Options, option
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTraining(Options):
+    """How a client trains in one round (FedSeIT table 4); `optimizer` is None for Adam, or a TFF optimizer.
+
+    Both learning rates fall together. Masks and attention are few and each stands before a whole unit or kernel: at the
+    kernels' rate they hardly leave their first value in a task, and no gate ever closes.
+
+    Raises:
+      InputError: a number out of its range.
+    """
+
+    num_epochs: int = option(50, "Most epochs of a client in a round.", least=1)
+    batch_size: int = option(64, "Examples in a step.", least=1)
+    learning_rate: float = option(1e-4, "Of Adam, at a task's start.", above=0)
+    patience: int = option(
+        3, "Epochs without a better validation loss before the learning rate falls; 0 for never.", least=0
+    )
+    decay: float = option(3.0, "What the learning rate is divided by.", above=1, advanced=True, sparse=True)
+    max_decays: int = option(
+        3, "Divisions in a task after which a round ends early.", least=0, advanced=True, sparse=True
+    )
+    gate_learning_rate: float = option(
+        1e-2, "Of masks and attention, at a task's start.", above=0, advanced=True, sparse=True
+    )
+    optimizer: Any = None
+
+    @property
+    def gate_scale(self) -> float:
+        """What the learning rate is multiplied with for masks and attention."""
+        return self.gate_learning_rate / self.learning_rate
+
+
+@dataclasses.dataclass(frozen=True)
+class Decomposition(Options):
+    """Hyperparameters of `DecomposedWork` (names and values of FedSeIT table 4 where it has them).
+
+    Attributes:
+      sparsity: lambda_1, weight of the L1 norm of sigmoid(m) and A, and the size below which A is pruned when it
+        is sent and evaluated.
+      retention: lambda_2, weight of the retroactive penalty (`tffcl.client_works.decomposed`).
+      gate_cutoff: of ConFedMADE table 4.
+      connectivity_aware: where the network's kernels stand under a connectivity mask M, L1 acts on A * M and entries
+        outside M are neither sent nor kept (ConFedMADE eq. 6); False is FedWeIT on a masked network, as it is.
+      exchange: False keeps the client to itself: nothing of the server enters (the baseline `local`).
+
+    Raises:
+      InputError: a number out of its range, or no such form.
+    """
+
+    sparsity: float = option(1e-3, "lambda_1: mask and adaptive.", least=0)
+    retention: float = option(1.0, "lambda_2: against forgetting.", least=0)
+    retention_form: str = option(
+        "closed_form", "How past adaptives follow the base.", choices=("closed_form", "gradient"), sparse=True
+    )
+    adaptive_factor: float = option(5.0, "A task's A starts at B over this.", advanced=True, sparse=True)
+    mask_start: float = option(0.5, "sigmoid(m) at a task's start.", above=0, below=1, advanced=True, sparse=True)
+    gate_cutoff: float = option(
+        0.25, "Entries of B whose sigmoid(m) is at most this are not sent.", least=0, below=1, sparse=True
+    )
+    base_upload: str = option(
+        "gated", "What is sent of B: B where the mask is open, or B * sigmoid(m).", choices=("gated", "scaled"),
+        advanced=True, sparse=True,
+    )  # fmt: skip
+    share_dense: bool = option(
+        False, "DLS: share the projections and the head too.", mark=lambda chosen: "+dls" if chosen.share_dense else ""
+    )
+    connectivity_aware: bool = True
+    exchange: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.adaptive_factor == 0:
+            raise OptionError("adaptive_factor", "expected a number other than 0")

@@ -1,0 +1,1 @@
+"""Experiments: every option of a run, its data, and what runs it."""

@@ -1,0 +1,189 @@
+"""The frozen encoder of FIL-VER: pre-trained on the first task or drawn, and kept with the run.
+
+`encoder.npz` in the run directory holds the encoder, `classifier.npz` the weights of the classifier that was trained
+with it, with which the run starts; a resumed run goes on with exactly these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pathlib
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tffcl import archive, models, program, streams
+from tffcl.algorithms.fil_ver import Rehearsal
+from tffcl.client_works import LocalTraining, RehearsalModel, randomness
+from tffcl.experiment.sources import checksum
+from tffcl.models.encoders import mean_of
+from tffcl.models.network import competing, with_label_mask
+from tffcl.models.registry import EncoderConfig
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 1000  # test examples at a time
+
+
+def build_encoder(plan: Any) -> models.Encoder:
+    """The encoder of a method, without weights."""
+    chosen, shape = plan.group(EncoderConfig), plan.input_shape
+    variational = plan.method.encoder == "variational"
+    sizes: dict[str, Any] = {
+        "variational": variational, "embedding_size": chosen.embedding_size, "hidden": chosen.hidden,
+    }  # fmt: skip
+    if plan.kind == "text":
+        return models.TextEncoder(shape[0], **sizes)
+    if plan.kind == "vector":
+        return models.VectorEncoder(shape[0], **sizes)
+    max_value = plan.dataset.max_value
+    if plan.method.encoder == "identity":
+        return models.IdentityEncoder(shape[:2], max_value)
+    return models.ImageEncoder(shape[:2], filters=chosen.filters, max_value=max_value, **sizes)
+
+
+def build_classifier(plan: Any, encoder: models.Encoder) -> models.MLP:
+    """The classifier of what the encoder gives."""
+    return models.MLP(encoder.embedding_size, plan.num_classes, plan.group(EncoderConfig).hidden)
+
+
+def build_network(plan: Any) -> models.EmbeddingClassifier:
+    """Both in one network: what is pre-trained, and what the end-to-end methods train throughout."""
+    encoder = build_encoder(plan)
+    network = models.EmbeddingClassifier(encoder, build_classifier(plan, encoder), plan.group(EncoderConfig).beta)
+    return with_label_mask(network) if plan.label_mask else network
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Frozen:
+    """What a run trains on.
+
+    Attributes:
+      model: the encoder, the classifier and its first weights.
+      accuracy: on the test examples of the first task before the run begins; None without any, or if not pre-trained.
+      trained: whether the encoder was pre-trained.
+    """
+
+    model: RehearsalModel
+    accuracy: Optional[float] = None
+    trained: bool = False
+
+    @property
+    def checksum(self) -> str:
+        """Of the encoder's weights and of the classifier's first ones."""
+        first = self.model.initial
+        return checksum([self.model.encoder.values, *([] if first is None else [first])])
+
+    def write(self, folder: pathlib.Path) -> None:
+        """Writes both into the run directory; a resumed run may have its files already."""
+        if (folder / "encoder.npz").exists():
+            return
+        if self.model.initial is not None:
+            archive.write(folder / "classifier.npz", {"weights": self.model.initial})
+        program.save_encoder(folder / "encoder.npz", self.model.encoder)
+
+
+def freeze(plan: Any, pretrained: bool, noise: bool, folder: Optional[pathlib.Path] = None) -> Frozen:
+    """Takes the encoder from a run directory that has one, else pre-trains or draws it; logs how good it is.
+
+    All methods with the same kind of encoder, the same seed and the same first task get the same one.
+
+    Args:
+      plan: data and options.
+      pretrained: whether it learns from the first task, by the clients that have examples in it.
+      noise: whether memories are made by another encoder, which was never trained.
+      folder: the run directory.
+
+    Raises:
+      RunError: files in the run directory that cannot be used.
+    """
+    encoder = build_encoder(plan)
+    kept = _kept(folder, encoder) if folder is not None and plan.resume else None
+    drawn = models.FrozenEncoder(encoder, encoder.initial(_drawn(plan.seed)).numpy())
+    if kept is not None:
+        frozen, first = kept
+    else:
+        frozen, first = _pretrained(plan) if pretrained else (drawn, None)
+    model = RehearsalModel(
+        frozen, build_classifier(plan, encoder), first, drawn if noise else None, label_mask=plan.label_mask
+    )
+    if first is None:
+        return Frozen(model)
+    tested = _all_of_task(plan, 0)
+    accuracy = accuracy_of(model, first, tested) if len(tested.test["label"]) else None
+    _log(plan, accuracy, kept is not None)
+    return Frozen(model, accuracy, True)
+
+
+def _drawn(seed: int) -> tf.Tensor:
+    """The key of an encoder that is never trained."""
+    return randomness.fold(randomness.root_key(seed), randomness.EXAMPLES)
+
+
+_MADE: dict[Any, tuple[models.FrozenEncoder, np.ndarray]] = {}  # in this process, for methods that are compared
+
+
+def _pretrained(plan: Any) -> tuple[models.FrozenEncoder, np.ndarray]:
+    """The encoder, and the classifier's weights, after the first task (eq. 9, or eq. 7 without a posterior)."""
+    own = plan.group(Rehearsal)
+    key = (repr(build_encoder(plan)), plan.fingerprint, plan.training, plan.seed, plan.group(EncoderConfig).beta,
+           own.pretraining, own.pretraining_epochs)  # fmt: skip
+    if key not in _MADE:
+        _MADE.clear()
+        _MADE[key] = _train(plan, own)
+    return _MADE[key]
+
+
+def _train(plan: Any, own: Rehearsal) -> tuple[models.FrozenEncoder, np.ndarray]:
+    central, epochs = own.pretraining == "central", own.pretraining_epochs
+    first = streams.TaskStream(plan.stream.name, tuple((tasks[0],) for tasks in plan.stream.tasks))
+    return program.pretrain(
+        build_network(plan),
+        plan.client_data(first, pool="all" if central else "none"),
+        training=LocalTraining(
+            num_epochs=epochs if central else 1,
+            batch_size=plan.batch_size,
+            learning_rate=plan.learning_rate,
+            patience=0,
+        ),
+        num_rounds=1 if central else epochs,
+        seed=plan.seed,
+        reporters=(),
+    )
+
+
+def _all_of_task(plan: Any, task: int) -> program.ClientTask:
+    """One task of all clients."""
+    one = streams.TaskStream(plan.stream.name, tuple((tasks[task],) for tasks in plan.stream.tasks))
+    return plan.client_data(one, pool="all").task(0, 0)
+
+
+def _log(plan: Any, accuracy: Optional[float], kept: bool) -> None:
+    own = plan.group(Rehearsal)
+    kind = "VEE" if plan.method.encoder == "variational" else "deterministic encoder"
+    examples = sum(len(tasks[0].train) for tasks in plan.stream.tasks)
+    how = "taken from the run directory" if kept else f"{own.pretraining_epochs} epochs"
+    right = "no test examples" if accuracy is None else f"{100 * accuracy:.1f} % of its test examples right"
+    logger.info("pre-training: %s, %s, %d examples of task 1, %s: %s", kind, own.pretraining, examples, how, right)
+
+
+def accuracy_of(model: RehearsalModel, weights: np.ndarray, task: program.ClientTask) -> float:
+    """Share of test examples that a classifier with these weights has right, from the centres of their posteriors."""
+    right, labels = 0, task.test["label"]
+    for start in range(0, len(labels), _BATCH):
+        part = {name: values[start : start + _BATCH] for name, values in task.test.items()}
+        stats = model.encoder.encode(task.test_context, part)
+        logits = model.classifier.logits(tf.constant(weights), mean_of(model.encoder.encoder, stats))
+        logits = competing(logits, task.test_context)
+        right += int((logits.numpy().argmax(axis=1) == part["label"]).sum())
+    return right / len(labels)
+
+
+def _kept(folder: pathlib.Path, encoder: models.Encoder) -> Optional[tuple[models.FrozenEncoder, Optional[np.ndarray]]]:
+    """What an earlier part of the run wrote; None where it did not get so far."""
+    if not (folder / "encoder.npz").exists():
+        return None
+    frozen, path = program.load_encoder(folder / "encoder.npz", encoder), folder / "classifier.npz"
+    return frozen, archive.read(path, "weights")["weights"] if path.exists() else None

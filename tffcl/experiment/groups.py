@@ -1,0 +1,215 @@
+"""The options that every run has: data, stream, privacy of the base, runtime, output. No TensorFlow here."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Optional
+
+from tffcl.errors import InputError
+from tffcl.options import OptionError, Options, option
+from tffcl.parts import Registry
+from tffcl.runtime import worker
+
+SEED_LIMIT = 2**32 - 1  # what gensim and numpy take
+SCENARIOS = Registry("scenario", "tffcl.scenarios", dict.fromkeys(("non-iid", "sequence", "domains")))
+# Parameters of a scenario of the user's that the run fills in; it returns a `tffcl.streams.TaskStream`.
+SCENARIO_SUPPLIED = ("train_labels", "test_labels", "num_clients", "num_tasks", "seed", "label_names")
+DOMAINS = ("rotations", "permutations", "mild", "classes")
+ENROLLMENTS = ("full", "decreasing", "increasing", "scattered")
+Assigned = tuple[tuple[tuple[str, ...], ...], ...]  # [client][task][label]
+
+
+@dataclasses.dataclass(frozen=True)
+class Data(Options):
+    """What is learned from."""
+
+    data: Optional[str] = option(
+        None, "A data set by name (tffcl list), a folder with train.* and test.* tables, or FILE.py:NAME.",
+        flag="--data", aliases=("--dataset",), metavar="NAME|PATH|FILE:NAME", recorded=False,
+    )  # fmt: skip
+    data_dir: Optional[str] = option(
+        None, "The folder of the published files; none for $TFFCL_DATA_DIR, else a cache that downloads fill.",
+        metavar="DIR", recorded=False,
+    )  # fmt: skip
+    embeddings: Optional[str] = option(
+        None, "Word vectors: a word2vec or GloVe file, 'glove-50' (the extra `glove`), a name that "
+        "gensim.downloader knows, or 'own' to train them on the clients' text; none for the data folder's glove/*.bin, "
+        "else glove-50 if installed, else own.", metavar="FILE|NAME", recorded=False, only=("text",),
+    )  # fmt: skip
+    allow_pickle: bool = option(
+        False, "Let the file of --embeddings be a pickle, as gensim's .kv is, which runs code of whoever wrote it.",
+        recorded=False, only=("text",), advanced=True,
+    )  # fmt: skip
+    tokeniser: Optional[str] = option(
+        None, "Keep the letters of every script, or those of English alone, as the paper does; none for ascii with the "
+        "named sets, unicode with own data.", choices=("unicode", "ascii"), sparse=True, only=("text",),
+    )  # fmt: skip
+    max_words: Optional[int] = option(
+        None, "Words of a document, after which it is cut; none for all.", least=1, sparse=True, only=("text",)
+    )
+    binarise: str = option(
+        "threshold", "How pixels become 0 or 1: at half intensity, or drawn once with --split-seed.",
+        choices=("threshold", "stochastic"), only=("binary",),
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.allow_pickle and self.embeddings is None:
+            raise OptionError("allow_pickle", "is for a file that --embeddings names")
+
+
+def parse_assigned(text: str) -> Assigned:
+    """Labels by client and task: `0,1+2;1,0`, a client's tasks between semicolons."""
+    return tuple(
+        tuple(tuple(name.strip() for name in task.split("+")) for task in client.split(","))
+        for client in text.split(";")
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream(Options):
+    """Who learns what, and when."""
+
+    scenario: str = option(
+        "non-iid", "What a task is: a few labels, drawn for each task (non-iid) or without repetition at a client "
+        "(sequence); or all labels in another domain (domains); or a scenario of one's own, my_file.py:NAME.",
+        metavar="non-iid|sequence|domains|FILE:NAME", sparse=True,
+    )  # fmt: skip
+    num_clients: int = option(3, "Clients.", least=1)
+    num_tasks: int = option(5, "Tasks of each client.", least=1)
+    labels_per_task: int = option(4, "Labels of each task.", least=1, only=("non-iid", "sequence"))
+    max_test_documents: Optional[int] = option(
+        None, "Most test examples of each task; none for all with its labels.", least=1, sparse=True,
+        only=("non-iid", "sequence"), advanced=True,
+    )  # fmt: skip
+    same_order: bool = option(False, "All clients learn the same labels in the same order.", only=("sequence",))
+    overlap: float = option(
+        0.0, "Share of a label's examples that all who hold it get; 1 divides nothing.", least=0, most=1,
+        only=("sequence",),
+    )  # fmt: skip
+    assign: Assigned = option(
+        (), "The tasks of each client in the place of a draw: TASK,TASK,... for each client, with ';' between clients "
+        "or --assign once for each; a task is a label, or several joined by '+'.", parse=parse_assigned,
+        metavar="TASK,TASK,...", only=("sequence",), join=True,
+    )  # fmt: skip
+    domains: str = option(
+        "rotations", "What differs from task to task; classes: other classes under the same labels.", choices=DOMAINS,
+        only=("domains",),
+    )  # fmt: skip
+    examples_per_task: int = option(300, "Training examples of a client in a task.", least=1, only=("domains",))
+    test_examples: Optional[int] = option(
+        None, "Test examples of a task, all clients together; none for all.", least=1, only=("domains",)
+    )
+    enrollment: str = option(
+        "full", "Who is there when; a file has a line for each client with a cell for each task: x not yet, * active, "
+        "o no longer.", metavar=f"{'|'.join(ENROLLMENTS)}|FILE", sparse=True,
+        mark=lambda stream: f"+{_stem(stream.enrollment)}" if stream.enrollment != "full" else "",
+    )  # fmt: skip
+    split_seed: int = option(42, "Of the making of tasks.", least=0, most=SEED_LIMIT)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len({len(tasks) for tasks in self.assign}) > 1:
+            raise OptionError("assign", "every client needs as many tasks as the others")
+        SCENARIOS.check(self.scenario)
+
+
+def _stem(name: str) -> str:
+    return os.path.splitext(os.path.basename(name))[0]
+
+
+_BASE_NOISE = ("dp_base_clip", "dp_base_noise")
+
+
+@dataclasses.dataclass(frozen=True)
+class Privacy(Options):
+    """Differential privacy of whole clients for the base (`tffcl.aggregators.ClientPrivacy`)."""
+
+    dp_base_clip: Optional[float] = option(
+        None, "Differential privacy of whole clients: the norm to which each client's update of the base is clipped.",
+        above=0, metavar="NORM", sparse=True, advanced=True,
+    )  # fmt: skip
+    dp_base_noise: Optional[float] = option(
+        None, "Standard deviation of the noise on the sum of the updates, in units of --dp-base-clip; tells epsilon.",
+        above=0, metavar="MULTIPLIER", sparse=True, advanced=True,
+        mark=lambda privacy: "+basedp" if privacy.dp_base_noise is not None else "",
+    )  # fmt: skip
+    dp_base_quantile: Optional[float] = option(
+        None, "The clip follows this quantile of the updates' norms, from --dp-base-clip on; none for a fixed one.",
+        above=0, below=1, metavar="SHARE", sparse=True, advanced=True,
+    )  # fmt: skip
+    dp_base_delta: Optional[float] = option(
+        None, "At which epsilon is told; none for 1e-05.", above=0, below=1, metavar="DELTA", sparse=True,
+        advanced=True,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [field.name for field in dataclasses.fields(self) if getattr(self, field.name) is not None]
+        for name in _BASE_NOISE:
+            if given and name not in given:
+                raise OptionError(given[0], f"needs --{name.replace('_', '-')} beside it")
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime(Options):
+    """Where computations run."""
+
+    runtime: str = option(
+        "local", "Where computations run: a TFF worker on this machine; this process, with its GPU if it has one; "
+        "--workers.", choices=("local", "in-process", "remote"), recorded=False,
+    )  # fmt: skip
+    workers: Optional[str] = option(
+        None, "For --runtime remote: where `tffcl worker` runs; the clients of a round are spread over them.",
+        metavar="HOST:PORT,...", recorded=False, advanced=True,
+    )  # fmt: skip
+    call_timeout: Optional[float] = option(
+        None, "For --runtime remote: a worker whose part of a round takes longer is left out; none for no limit.",
+        above=0, metavar="SECONDS", recorded=False, advanced=True,
+    )  # fmt: skip
+    on_lost_worker: str = option(
+        "retry", "For --runtime remote: the clients whose worker gets lost in a round go to the others, or the round "
+        "ends without them.", choices=("retry", "leave-out"), recorded=False, advanced=True,
+    )  # fmt: skip
+    client_dir: Optional[str] = option(
+        None, "Clients keep their states and data in files below this folder, on the machine where their work is done, "
+        "and only handles come here; none for the memory of this program.", metavar="DIR", recorded=False,
+        advanced=True,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        remote = self.runtime == "remote"
+        if remote != (self.workers is not None):
+            raise InputError("--runtime remote and --workers HOST:PORT,... go together")
+        if self.call_timeout is not None and not remote:
+            raise OptionError("call_timeout", "is for --runtime remote")
+        if self.on_lost_worker != "retry" and not remote:
+            raise OptionError("on_lost_worker", "is for --runtime remote")
+        if remote and self.client_dir is not None and not os.path.isabs(self.client_dir):
+            raise OptionError(
+                "client_dir", f"must be an absolute path on the machines of --workers; found {self.client_dir}"
+            )
+        if remote:
+            worker.check_addresses(self.addresses, "--workers")
+
+    @property
+    def addresses(self) -> list[str]:
+        """The workers of --workers."""
+        return [address.strip() for address in (self.workers or "").split(",")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Output(Options):
+    """Where a run is kept."""
+
+    output_dir: Optional[str] = option(
+        None, "The run directory; none for a new one in runs/.", metavar="DIR", recorded=False
+    )
+    resume: bool = option(False, "Go on with the run in --output-dir where it stopped.", recorded=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resume and self.output_dir is None:
+            raise OptionError("resume", "needs the directory of the run to go on with: --output-dir DIR")

@@ -1,0 +1,359 @@
+"""Plan: an experiment with its data at hand, and the run that comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+import math
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any, Optional
+
+from tffcl import console, datasets, errors, program, runtime, storage, streams, transfers
+from tffcl.aggregators import ClientPrivacy
+from tffcl.algorithms.fed_avg import Importance
+from tffcl.client_works import RehearsalModel
+from tffcl.client_works.options import LocalTraining
+from tffcl.experiment import completion, frozen, scenarios, sources
+from tffcl.experiment.experiment import Experiment
+from tffcl.experiment.groups import Runtime
+from tffcl.models import EmbeddingClassifier, Network
+from tffcl.models.network import with_label_mask
+from tffcl.options import OptionError
+from tffcl.program.client_data import ArrayData, scaled
+from tffcl.program.results import Results
+from tffcl.templates import ContinualProcess
+from tffcl.transfers.options import Selection
+
+logger = logging.getLogger(__name__)
+
+_FISHER = "Fisher information, from which the updates follow without noise"
+
+
+class Plan:
+    """What a run is built of; a method builds its process from it.
+
+    Args:
+      experiment: method, data and options.
+
+    Attributes:
+      experiment: with the data named.
+      method: of the experiment.
+      kind: kind of the data as the network takes them.
+      dataset: the data set; of domains, `Domains`.
+      stream: the tasks before they were pooled.
+      data: the clients' data as the method meets them.
+      transfer: what each client receives from the knowledge base.
+
+    Raises:
+      TffclError: options or data that cannot be used.
+    """
+
+    def __init__(self, experiment: Experiment):
+        if experiment.data is None:
+            experiment = experiment.replace(data=sources.usual_data(experiment))
+        self.experiment, self.kind = experiment, experiment.kind
+        self.method: Any = experiment.method
+        self._groups = experiment.groups
+        clients = 1 if self.method.clients == "single" else experiment.num_clients
+        self.enrollment = scenarios.enrollment_of(experiment)
+        if experiment.output_dir is not None:
+            self._check_folders(pathlib.Path(experiment.output_dir))
+        if experiment.scenario == "domains":
+            images = None if experiment.data in sources.kinds.PAIRS else sources.load(experiment)
+            self.dataset: Any = sources.domains_of(experiment, images)
+            self.stream = scenarios.domain_stream(experiment, self.dataset, self.enrollment)
+            self._log_data()
+        else:
+            self.dataset = sources.load(experiment)
+            # All that options and labels may get wrong comes before word vectors are trained.
+            self.stream = scenarios.label_stream(experiment, self.dataset, clients)
+            self._log_data()
+            if self.kind == "text":
+                self.dataset = sources.encoded(experiment, self.dataset)
+        self.data = self.client_data(self.stream, self.method.pool)
+        self.transfer = self._transfer()
+        self.recorded: dict[str, Any] = {}  # what the method adds to config.json
+        self.frozen: Optional[frozen.Frozen] = None
+        self.folder: Optional[pathlib.Path] = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "experiment":
+            raise AttributeError(name)
+        return getattr(self.experiment, name)
+
+    def group(self, kind: type) -> Any:
+        """The options that a dataclass declares, with their values."""
+        return self._groups[kind]
+
+    @property
+    def training(self) -> LocalTraining:
+        """Epochs, batches, learning rate."""
+        return self._groups[LocalTraining]
+
+    def _log_data(self) -> None:
+        data: Any = self.dataset
+        if isinstance(data, datasets.Domains):
+            height, width = data.image_size
+            what = f"images of {height} x {width}, {data.num_labels} labels; tasks: {', '.join(self.task_names[0])}"
+        else:
+            train, test = len(data.train_labels), len(data.test_labels)
+            what = f"{train} training and {test} test examples, {len(data.label_names)} labels"
+        logger.info(
+            "data: %s, %s; %d rounds a task, up to %d epochs", data.name, what, self.num_rounds, self.num_epochs
+        )
+
+    # -- data -----------------------------------------------------------------------------------------------------
+
+    @property
+    def one_head(self) -> bool:
+        """Whether labels are the data set's, with one head over all of them."""
+        return self.method.labels == "data" or self.method.pool != "none" or self.experiment.scenario == "domains"
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the network's head."""
+        if self.one_head:
+            return len(self.dataset.label_names)
+        return max(len(task.labels) for tasks in self.stream.tasks for task in tasks)
+
+    @property
+    def label_mask(self) -> bool:
+        """Whether tasks that differ in their labels have one head, in which only labels that may occur compete."""
+        return self.one_head and self.experiment.scenario != "domains" and self.kind != "binary"
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of an example as the network takes it; the dimension of word vectors for text."""
+        data: Any = self.dataset
+        if self.kind == "text":
+            return (int(data.embedding.shape[1]),)
+        if self.kind == "binary":
+            return (data.width,)
+        if self.kind == "vector":
+            shape = tuple(map(int, data.train_x.shape[1:]))
+            return (math.prod(shape),) if self.method.own_network else shape  # an encoder takes vectors
+        size = data.image_size if isinstance(data, datasets.Domains) else data.train_images.shape[1:]
+        return (*map(int, size), 1)
+
+    def client_data(self, stream: streams.TaskStream, pool: str = "none") -> Any:
+        """Data divided by a stream of the first tasks of this run, as a method with a pool meets them."""
+        data: Any = self.dataset
+        if isinstance(data, datasets.Domains):
+            data = dataclasses.replace(data, domains=data.domains[: stream.num_tasks])
+            form: dict[str, Any] = {} if self.method.own_network else {"encoder_input": "features", "scaled": True}
+            if pool == "all":
+                return program.OfflineDomainData(data, stream, **form)
+            if pool == "replay":
+                own = (self.method.remembered(self), self.split_seed, self.method.task_memory(self))
+                return program.ReplayedDomainData(data, stream, *own, **form)
+            if pool == "cumulative":
+                every = stream.num_tasks * max(len(task.train) for tasks in stream.tasks for task in tasks)
+                return program.ReplayedDomainData(data, stream, every, self.split_seed, **form)
+            return program.DomainClientData(data, stream, **form)
+        pooled = scenarios.pooled(stream, pool)
+        if self.kind == "text":
+            return program.TextClientData(data, pooled, self.one_head)
+        if self.kind == "binary":
+            return program.DensityClientData(data, pooled)
+        if self.kind == "vector":
+            vectors = [part.reshape(len(part), *self.input_shape) for part in (data.train_x, data.test_x)]
+            arrays = (vectors[0], data.train_labels, vectors[1], data.test_labels)
+        else:
+            images = [data.train_images, data.test_images]
+            if not self.method.own_network:
+                images = [scaled(part, data.max_value) for part in images]
+            arrays = (images[0], data.train_labels, images[1], data.test_labels)
+        return ArrayData(
+            pooled,
+            *arrays,
+            num_labels=len(data.label_names),
+            entry="x" if self.method.own_network else "features",
+            one_head=self.one_head,
+        )
+
+    @property
+    def task_names(self) -> list[list[str]]:
+        """What each client learns in each task."""
+        if isinstance(self.dataset, datasets.Domains):
+            names = [domain.name for domain in self.dataset.domains]
+            return [names] * (1 if self.method.pool == "all" else self.stream.num_clients)
+        return scenarios.task_names(self.stream, self.dataset.label_names)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A short sum over all data of the run, so that it is not resumed with other ones."""
+        data: Any = self.dataset
+        if isinstance(data, datasets.Domains):
+            sums = []
+            for number, domain in enumerate(data.domains):
+                for client in range(self.stream.num_clients):
+                    task = self.stream.task(client, number)
+                    sums += [domain.train_images(task.train), domain.train_labels[task.train]]
+                    sums += [domain.test_images(task.test), domain.test_labels[task.test]]
+            return sources.checksum(sums)
+        if self.kind == "text":
+            tokens = (data.train_tokens, data.test_tokens)
+            words = [array for part in tokens for array in (part.values, part.row_splits)]
+            return sources.checksum([data.embedding, *words, data.train_labels, data.test_labels])
+        if self.kind == "image":
+            names = ("train_images", "train_labels", "test_images", "test_labels")
+        else:
+            names = ("train_x", "train_labels", "test_x", "test_labels")
+        return sources.checksum(getattr(data, name) for name in names)
+
+    # -- the process ----------------------------------------------------------------------------------------------
+
+    def _transfer(self) -> transfers.Transfer:
+        if self.method.foreign is None:
+            return transfers.NoTransfer()
+        own = self.experiment.own.get("method")
+        return self.group(Selection).transfer(
+            self.num_tasks, self.seed, len(self.dataset.label_names), None if own is None else self.group(own)
+        )
+
+    def network(self, num_foreign: Optional[int] = None) -> Network:
+        """The network, with places for what the transfer gives."""
+        if self.experiment.network is None:
+            raise errors.InputError(f"network: {self.method.name} has a network of its own")
+        places = self.transfer.num_foreign(self.data.num_clients) if num_foreign is None else num_foreign
+        network = self.experiment.network.build(self, places)
+        return with_label_mask(network) if self.label_mask else network
+
+    @property
+    def privacy(self) -> Optional[ClientPrivacy]:
+        """Clipping and noise on the updates of the base, if asked for."""
+        chosen = self.experiment
+        if chosen.dp_base_clip is None or chosen.dp_base_noise is None:
+            return None
+        given = {} if chosen.dp_base_delta is None else {"delta": chosen.dp_base_delta}
+        return ClientPrivacy(
+            clip=chosen.dp_base_clip,
+            noise_multiplier=chosen.dp_base_noise,
+            clients_per_round=chosen.clients_per_round or chosen.num_clients,
+            quantile=chosen.dp_base_quantile,
+            uncovered=(_FISHER,) if Importance in self._groups and "curv" in self.method.name else (),
+            **given,
+        )
+
+    def aggregator(self) -> Any:
+        """The builders' argument `aggregator`: None unless noise is asked for."""
+        privacy = self.privacy
+        return None if privacy is None else privacy.factory()
+
+    def rehearsal_model(self, pretrained: bool, noise: bool) -> RehearsalModel:
+        """FIL-VER's frozen encoder with a classifier (`tffcl.experiment.frozen.freeze`)."""
+        self.frozen = frozen.freeze(self, pretrained, noise, self.folder)
+        self.recorded["encoder_checksum"] = self.frozen.checksum
+        return self.frozen.model
+
+    def embedding_classifier(self) -> EmbeddingClassifier:
+        """FIL-VER's encoder and classifier as one network, to be trained end to end."""
+        self.recorded["encoder_checksum"] = None
+        return frozen.build_network(self)
+
+    # -- the run --------------------------------------------------------------------------------------------------
+
+    def config(self) -> dict[str, Any]:
+        """All that config.json records besides the driver's own settings."""
+        recorded = {
+            **self.experiment.config(),
+            "dataset": self.dataset.name,
+            "data_fingerprint": self.fingerprint,
+            **self.recorded,
+        }
+        if self.kind == "text":
+            recorded["embedding_size"] = self.input_shape[0]
+        else:
+            recorded["tasks"] = self.task_names
+        return recorded
+
+    def directory(self) -> pathlib.Path:
+        """--output-dir, else the first of runs/METHOD-DATA-seedN, ...-2, ...-3 that is not there yet.
+
+        Raises:
+          RunError: a run is there, and it is not to be resumed; or it, or --client-dir, is nowhere to write to.
+        """
+        data = self.dataset.name.replace(" ", "-")
+        base = pathlib.Path("runs") / f"{self.experiment.label}-{data}-seed{self.seed}"
+        names = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
+        folder = pathlib.Path(self.output_dir or next(name for name in names if not os.path.lexists(name)))
+        self._check_folders(folder)
+        logger.info("run directory: %s", folder)
+        return folder
+
+    def _check_folders(self, folder: pathlib.Path) -> None:
+        """Raises RunError, before anything heavy begins, where the run could not be kept."""
+        storage.check_folder(folder, "a run directory")
+        if self.client_dir is not None and self.experiment.runtime != "remote":
+            storage.check_folder(self.client_dir, "the folder of clients' states")
+        if not self.resume and os.path.lexists(folder / "config.json"):
+            raise errors.run_exists(folder)
+
+    def open_runtime(self) -> contextlib.AbstractContextManager:
+        """The TFF runtime of --runtime, to be entered."""
+        self._check_noise()
+        if self.experiment.runtime == "in-process":
+            return runtime.in_process()
+        if self.workers is not None:
+            return runtime.remote(
+                self.group(Runtime).addresses, call_timeout=self.call_timeout, on_lost_worker=self.on_lost_worker
+            )
+        return runtime.local(repeatable=self.dp_base_noise is None)
+
+    def _check_noise(self) -> None:
+        if self.dp_base_noise is None:
+            return
+        if self.experiment.runtime == "remote":
+            logger.info(
+                "privacy: the workers have to be started with TF_DETERMINISTIC_OPS=0, for their noise has no seed"
+            )
+        elif os.environ.get("TF_DETERMINISTIC_OPS", "0") not in ("0", "false"):
+            raise OptionError(
+                "dp_base_noise",
+                "noise that could be repeated protects nobody, and TF_DETERMINISTIC_OPS in the environment forbids any "
+                "other; unset it",
+            )
+
+    def client_files(self) -> Optional[program.ClientFiles]:
+        """Where --client-dir has the clients keep their states; None without it."""
+        folder = self.client_dir
+        if folder is None:
+            return None
+        return program.ClientFiles(folder if self.experiment.runtime == "remote" else os.path.abspath(folder))
+
+    def run(self, build: Optional[Callable[[Plan], ContinualProcess]] = None) -> Results:
+        """All tasks and rounds, from the data to the results in the run directory.
+
+        Args:
+          build: makes the process in the place of the method.
+        """
+        self.folder = self.directory()
+        with self.open_runtime():
+            process = (build or self.method.process)(self)
+            console.collect_as_usual()
+            return program.run_program(
+                process,
+                self.data,
+                self.transfer,
+                num_rounds=self.num_rounds,
+                seed=self.seed,
+                clients_per_round=self.clients_per_round,
+                evaluate_every=self.evaluate_every,
+                output_dir=self.folder,
+                resume=self.resume,
+                config=self.config(),
+                enrollment=self.enrollment if self._comes_and_goes else None,
+                privacy=self.privacy,
+                client_files=self.client_files(),
+                on_start=functools.partial(completion.on_start, self),
+                finish=functools.partial(completion.finish, self),
+            )
+
+    @property
+    def _comes_and_goes(self) -> bool:
+        return self.experiment.scenario == "domains" and self.method.pool != "all"

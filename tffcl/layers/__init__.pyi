@@ -1,0 +1,10 @@
+from .autoregressive import AutoregressiveMask as AutoregressiveMask
+from .keras_layers import DecomposedConv1D as DecomposedConv1D
+from .keras_layers import DecomposedConv2D as DecomposedConv2D
+from .keras_layers import DecomposedDense as DecomposedDense
+from .keras_layers import DecomposedMaskedDense as DecomposedMaskedDense
+from .keras_layers import ForeignAlignment as ForeignAlignment
+from .keras_layers import MaskedDense as MaskedDense
+from .kernels import KernelLayout as KernelLayout
+from .kernels import VectorLayout as VectorLayout
+from .variational import GaussianHead as GaussianHead

@@ -1,0 +1,188 @@
+"""What a continual learner achieved and forgot.
+
+Every function takes scores [C, T, T], `scores[c][t][i]` = score of client c on its task i after it learned task t (or
+[T, T] for one client). NaN or None stands for "no data", which is not a score of 0: entries i > t, an empty test set, a
+client that was away. They are left out of every mean; a mean over nothing is NaN. InputError is raised for scores of
+another shape.
+
+NLL in nats serves as scores too (`higher_is_better=False`). Those of Paul, Frey, Kamath, Kersting, Mundt: Masked
+Autoencoders are Efficient Continual Federated Learners, 2023 (ConFedMADE), appendix B.3, figures 3 and 5, are
+`average_nll`, `base_task_nll` and `new_task_nll`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tffcl.errors import InputError
+
+
+def score_tensor(scores: ArrayLike, name: str = "scores") -> np.ndarray:
+    """`scores` as float64 [C, T, T], with None as NaN.
+
+    Raises:
+      InputError: another shape, ragged rows, text, or an infinite score.
+    """
+    try:
+        tensor = np.array(scores, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name}: expected numbers [clients, tasks, tasks], NaN or None for no data; {error}"
+        ) from error
+    if tensor.ndim == 2:
+        tensor = tensor[None]
+    if tensor.ndim != 3 or tensor.shape[1] != tensor.shape[2] or not tensor.size:
+        raise InputError(f"{name}: expected shape [clients, tasks, tasks], got {list(tensor.shape)}")
+    if np.isinf(tensor).any():
+        raise InputError(f"{name}: found an infinite value; scores must be finite, or NaN for no data")
+    return tensor
+
+
+def mean_of_known(values: np.ndarray) -> float:
+    """Mean of the entries that are not NaN; NaN if there is none (and no warning)."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")
+
+
+def task_averaged_test_accuracy(accuracy: ArrayLike) -> float:
+    """TTA: mean over C x T of the accuracy after the last task (FedSeIT, section 3 "Evaluation Metric").
+
+    >>> task_averaged_test_accuracy([[0.9, None], [0.5, 0.7]])
+    0.6
+    """
+    return mean_of_known(score_tensor(accuracy, "accuracy")[:, -1, :])
+
+
+def average_accuracy(accuracy: ArrayLike) -> np.ndarray:
+    """After each task t: mean over clients and over the tasks i <= t seen by then, float64 [T]."""
+    return _mean_so_far(score_tensor(accuracy, "accuracy"))
+
+
+def average_nll(nll: ArrayLike) -> np.ndarray:
+    """N_t after each task t: mean over clients and over the tasks i <= t seen by then, float64 [T].
+
+    >>> average_nll([[80.0, None], [84.0, 90.0]]).tolist()
+    [80.0, 87.0]
+    """
+    return _mean_so_far(score_tensor(nll, "nll"))
+
+
+def base_task_nll(nll: ArrayLike) -> np.ndarray:
+    """B_t = n[t, 0] after each task t: the first task's, mean over clients, float64 [T]; its rise is forgetting.
+
+    >>> base_task_nll([[80.0, None], [84.0, 90.0]]).tolist()
+    [80.0, 84.0]
+    """
+    return np.array([mean_of_known(after[:, 0]) for after in score_tensor(nll, "nll").swapaxes(0, 1)])
+
+
+def new_task_nll(nll: ArrayLike) -> np.ndarray:
+    """n[t, t] after each task t: the newest task's, mean over clients, float64 [T].
+
+    >>> new_task_nll([[80.0, None], [84.0, 90.0]]).tolist()
+    [80.0, 90.0]
+    """
+    tensor = score_tensor(nll, "nll")
+    return np.array([mean_of_known(tensor[:, t, t]) for t in range(tensor.shape[1])])
+
+
+def accuracy_by_task(scores: ArrayLike) -> np.ndarray:
+    """Mean over the clients that have data: float64 [T, T], entry [t, i] for task i after task t.
+
+    Where clients come and go, tasks differ in how many clients have them; this counts tasks alike, as figures 5, 7
+    and 8 of Park, Kumatani, Dimitriadis: Tackling Dynamics in Federated Incremental Learning with Variational Embedding
+    Rehearsal, 2021 (FIL-VER). It serves losses as well.
+
+    >>> accuracy_by_task([[[0.8, None], [0.6, 0.4]], [[None, None], [None, 0.8]]]).round(2).tolist()
+    [[0.8, nan], [0.6, 0.6]]
+    """
+    tensor = score_tensor(scores)
+    num_tasks = tensor.shape[1]
+    return np.array([[mean_of_known(tensor[:, t, i]) for i in range(num_tasks)] for t in range(num_tasks)])
+
+
+def _mean_so_far(tensor: np.ndarray) -> np.ndarray:
+    """After each task t: mean of [C, T, T] over clients and tasks i <= t, float64 [T]."""
+    return np.array([mean_of_known(tensor[:, t, : t + 1]) for t in range(tensor.shape[1])])
+
+
+def forgetting(scores: ArrayLike, *, higher_is_better: bool = True) -> float:
+    """How much of the best earlier score is lost at the end: mean over clients and tasks i < T-1.
+
+    For accuracy, the forgetting measure of Chaudhry, Dokania, Ajanthan, Torr: Riemannian Walk for Incremental
+    Learning, ECCV 2018: max_{i <= t < T-1} a[t, i] - a[T-1, i]. It is below 0 where later tasks helped. For
+    losses (`higher_is_better=False`, e.g. NLL in nats) the rise over the best earlier loss, and never below
+    0: max(0, n[T-1, i] - min_{i <= t < T-1} n[t, i]). That is ConFedMADE's average forgetting (appendix B.3) with the
+    sign turned: as printed, max(0, n[t, i] - n[T-1, i]), it would count what a loss has *fallen* by.
+
+    Returns:
+      The mean, in the unit of `scores`; NaN with one task, where nothing can be forgotten yet.
+    """
+    tensor = score_tensor(scores)
+    num_tasks = tensor.shape[1]
+    learned = np.tril(np.ones((num_tasks, num_tasks), bool))  # i <= t
+    earlier = np.where(learned, tensor, np.nan)[:, :-1, :-1]
+    if not earlier.size:
+        return float("nan")
+    # Worst possible stand-ins for "no data" lose every comparison, and give no difference at all where alone.
+    worst = -np.inf if higher_is_better else np.inf
+    filled = np.where(np.isnan(earlier), worst, earlier)
+    best = filled.max(axis=1) if higher_is_better else filled.min(axis=1)
+    best = np.where(np.isinf(best), np.nan, best)
+    last = tensor[:, -1, :-1]
+    return mean_of_known(best - last if higher_is_better else np.maximum(last - best, 0))
+
+
+def backward_transfer(scores: ArrayLike, *, higher_is_better: bool = True) -> float:
+    """What later tasks did to a task: mean over clients and i < T-1 of a[T-1, i] - a[i, i].
+
+    Lopez-Paz, Ranzato: Gradient Episodic Memory for Continual Learning, NeurIPS 2017, section 2 (BWT). Above
+    0 is good; for losses the sign is turned so that it still is.
+
+    Returns:
+      The mean, in the unit of `scores`; NaN with one task.
+    """
+    tensor = score_tensor(scores)
+    when_learned = np.diagonal(tensor, axis1=1, axis2=2)[:, :-1]
+    change = mean_of_known(tensor[:, -1, :-1] - when_learned)
+    return change if higher_is_better else -change
+
+
+def forward_transfer(scores: ArrayLike, baseline: ArrayLike | None, *, higher_is_better: bool = True) -> float:
+    """What earlier tasks do for a task not yet learned: mean over clients and i > 0 of a[i-1, i] - b[i].
+
+    Lopez-Paz, Ranzato 2017, section 2 (FWT). It needs scores on the *next* task, the entries a[i-1, i] right
+    above the diagonal, and what the untrained model scores.
+
+    Args:
+      scores: [C, T, T].
+      baseline: [C, T] (or [T] for one client), `baseline[c][i]` = score on task i before any training.
+      higher_is_better: False for losses; the result is above 0 where earlier tasks helped, either way.
+
+    Returns:
+      The mean, in the unit of `scores`; NaN with one task.
+
+    Raises:
+      InputError: no baseline, one of another shape, or no score on any task before it was learned.
+    """
+    tensor = score_tensor(scores)
+    num_clients, num_tasks = tensor.shape[:2]
+    if baseline is None:
+        raise InputError(
+            f"forward transfer needs a baseline [{num_clients}, {num_tasks}]: the score on every task before "
+            "any training; evaluate the initial model first"
+        )
+    try:
+        before = np.atleast_2d(np.array(baseline, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"baseline: expected numbers [{num_clients}, {num_tasks}]; {error}") from error
+    if before.shape != (num_clients, num_tasks):
+        raise InputError(f"baseline: expected shape [{num_clients}, {num_tasks}], got {list(before.shape)}")
+    next_task = np.diagonal(tensor, offset=1, axis1=1, axis2=2)
+    if num_tasks > 1 and np.isnan(next_task).all():
+        raise InputError(
+            "forward transfer needs scores[c][i-1][i], on a task before it was learned; all of them are NaN"
+        )
+    change = mean_of_known(next_task - before[:, 1:])
+    return change if higher_is_better else -change

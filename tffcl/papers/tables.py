@@ -1,0 +1,215 @@
+"""What `tffcl reproduce` does for every paper: each cell a `tffcl run ...` of its own, and what comes of it in a table.
+
+Every run has its own folder and its own process. What is finished is not run again and an interrupted run is resumed,
+so the command may be stopped and given again at any time; the table shows what there is.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import logging
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+import click
+
+from tffcl import reports, storage
+from tffcl.errors import InputError, RunError
+from tffcl.flags import parse_run
+from tffcl.reports import run_files
+
+logger = logging.getLogger(__name__)
+
+Results = Mapping[str, Any]
+Measure = Callable[[pathlib.Path], Optional[float]]
+Found = Mapping["Row", Sequence[pathlib.Path]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+      name: what `--row` and folders call it.
+      cells: what stands at the left.
+      flags: of `tffcl run METHOD`, the method first.
+      printed: the paper's figures, or those of another reference.
+      group: rows of one group are drawn in one picture.
+    """
+
+    name: str
+    cells: tuple[str, ...]
+    flags: tuple[str, ...]
+    printed: tuple[str, ...] = ()
+    group: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table: what it measures of each row's runs, and its rows.
+
+    Attributes:
+      left: what the cells at the left are.
+      measures: name -> measure of a run directory, and digits after the point.
+      reference: what `Row.printed` are.
+      rows: of the table.
+      draw: from the folders of each row and the root to pictures.
+    """
+
+    left: tuple[str, ...]
+    measures: Mapping[str, tuple[Measure, int]]
+    reference: tuple[str, ...]
+    rows: tuple[Row, ...]
+    draw: Callable[[Found, pathlib.Path], Sequence[pathlib.Path]] = lambda found, root: ()
+
+    def markdown(self, found: Found) -> str:
+        """The table, with the folders of finished runs of each row; rows without any are left out."""
+        compared = self.reference if any(row.printed for row in self.rows) else ()
+        lines = []
+        for row, folders in found.items():
+            if folders:
+                measured = [_spread_of(measure, folders, digits) for measure, digits in self.measures.values()]
+                lines.append([*row.cells, *measured, str(len(folders)), *(row.printed if compared else ())])
+        return markdown([*self.left, *self.measures, "seeds", *compared], lines)
+
+    def chosen(self, only: Sequence[str]) -> list[Row]:
+        """The rows that are called so, or else whose names begin so; all for none."""
+        known = [row.name for row in self.rows]
+        check_names([name for name in only if not any(each.startswith(name) for each in known)], known)
+        wanted = {
+            each for name in only for each in known if each == name or (name not in known and each.startswith(name))
+        }
+        return [row for row in self.rows if not only or row.name in wanted]
+
+
+def reproduce(
+    table: Table, rows: Sequence[Row], seeds: Sequence[int], flags: Sequence[str], root: pathlib.Path, jobs: int
+) -> None:
+    """Runs what the rows still need, and prints what there is.
+
+    Args:
+      table: of a paper.
+      rows: of the table.
+      seeds: of training.
+      flags: further flags of every run, which stand over the rows' own.
+      root: the folder of all runs.
+      jobs: runs at a time.
+
+    Raises:
+      InputError: flags that `tffcl run` does not take.
+      RunError: a run failed, or the folder cannot be made; the others are finished and shown first.
+    """
+    runs = {
+        (row.name, seed): _Run(root / f"{row.name}-seed{seed}", (*row.flags, *flags, "--seed", str(seed)))
+        for row in rows
+        for seed in seeds
+    }
+    for each in runs.values():
+        parse_run(each.flags)  # what is wrong with the flags is found before anything runs
+    storage.make_folder(root, "the folder of all runs")
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        failures = [failure for failure in pool.map(_Run.finish, runs.values()) if failure]
+    found = {row: [runs[row.name, seed].folder for seed in seeds if runs[row.name, seed].finished] for row in rows}
+    with run_files.reading(root):
+        click.echo(table.markdown(found))
+        for path in table.draw(found, root):
+            click.echo(f"plot: {path}")
+    if failures:
+        raise RunError(f"{len(failures)} of {len(runs)} runs failed; the first: {failures[0]}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """A run that a table needs; its log stands beside its folder."""
+
+    folder: pathlib.Path
+    flags: tuple[str, ...]
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "results.json").exists()
+
+    def finish(self) -> Optional[str]:
+        """Runs it unless it is finished; returns what went wrong, in one line."""
+        if self.finished:
+            return self._other_settings()
+        resume = ["--resume"] if (self.folder / "config.json").exists() else []
+        command = [sys.executable, "-m", "tffcl.cli", "run", *self.flags, "--output-dir", str(self.folder), *resume]
+        logger.info("running %s", self.folder.name)
+        log_path = self.folder.with_name(f"{self.folder.name}.log")
+        with storage.private(), log_path.open("ab") as log:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if done.returncode:
+            return f"{self.folder.name} ended with exit code {done.returncode}, see {log_path}"
+        return None
+
+    def _other_settings(self) -> Optional[str]:
+        """What is wrong with a finished run if it had other settings than are asked for now."""
+        there = storage.read_object(self.folder / "config.json", "the configuration of a run")
+        asked = json.loads(json.dumps(parse_run(self.flags).config()))
+        for name in set(asked) - {"enrollment", "num_clients", "num_tasks"}:  # of these the driver makes its own
+            if name in there and asked[name] is not None and there[name] != asked[name]:
+                return (
+                    f"{self.folder} was run with --{name.replace('_', '-')} {there[name]}, not {asked[name]}: give "
+                    "another --output-dir"
+                )
+        return None
+
+
+def check_names(given: Sequence[str], known: Sequence[str]) -> None:
+    """Raises InputError where something is not known."""
+    for name in given:
+        if name not in known:
+            raise InputError(f"{name!r} is none of {', '.join(known)}")
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
+    return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Mean and standard deviation over seeds.
+
+    >>> spread([80.0, 84.0]), spread([80.0], 2), spread([])
+    ('82.0 +- 2.8', '80.00', '-')
+    """
+    if not values:
+        return "-"
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return f"{mean:.{digits}f}"
+    deviation = (sum((v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5
+    return f"{mean:.{digits}f} +- {deviation:.{digits}f}"
+
+
+def _spread_of(measure: Measure, folders: Sequence[pathlib.Path], digits: int) -> str:
+    values = [measure(folder) for folder in folders]
+    return spread([value for value in values if value is not None], digits)
+
+
+def result(*names: str, unit: float = 1.0) -> Measure:
+    """The first of several entries of the results that is there, in units of `unit`."""
+
+    def measure(folder: pathlib.Path) -> Optional[float]:
+        results = reports.load_results(folder)
+        found = next((results[name] for name in names if results.get(name) is not None), None)
+        return None if found is None else found / unit
+
+    return measure
+
+
+def percent(*names: str) -> Measure:
+    """As `result`, a share in per cent."""
+    return result(*names, unit=0.01)
+
+
+def megabytes_up(folder: pathlib.Path) -> float:
+    """All that all clients sent in the whole run."""
+    return sum(map(sum, reports.load_results(folder)["bytes_up"])) / 1e6

@@ -1,0 +1,13 @@
+from .in_process_runtime import InProcessRuntime as InProcessRuntime
+from .in_process_runtime import in_process as in_process
+from .in_process_runtime import set_in_process as set_in_process
+from .quiet import quiet_logs as quiet_logs
+from .worker import Worker as Worker
+from .worker_runtimes import LocalRuntime as LocalRuntime
+from .worker_runtimes import LocalWorkers as LocalWorkers
+from .worker_runtimes import RemoteRuntime as RemoteRuntime
+from .worker_runtimes import allow_missing_clients as allow_missing_clients
+from .worker_runtimes import local as local
+from .worker_runtimes import remote as remote
+from .worker_runtimes import set_local as set_local
+from .worker_runtimes import take_worker_failures as take_worker_failures

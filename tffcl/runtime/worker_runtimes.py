@@ -1,0 +1,255 @@
+"""Runtimes over workers: one or several that this library starts and ends, or several that are there already."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Optional, overload
+
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.runtime import values
+from tffcl.runtime import worker as worker_lib
+from tffcl.runtime.distributed_executor import DistributedExecutorFactory
+from tffcl.runtime.executor import Deadline, WorkerConnection, WorkerExecutorFactory, WorkerStub
+from tffcl.runtime.runtime import Runtime, check_default_num_clients, compile_to_native
+
+logger = logging.getLogger(__name__)
+
+# A stopped or cut-off worker is lost after at most the sum of the two.
+_PROBE_EVERY_SECONDS = 10.0
+_PATIENCE_SECONDS = 60.0
+_START_SECONDS = 10.0
+
+Event = dict[str, str]
+
+ON_LOST_WORKER = ("retry", "leave-out")
+
+
+class WorkerContext(tff.framework.SyncExecutionContext):
+    """TFF's execution context over executors that use workers; entries of arguments go by their names."""
+
+    def __init__(self, factory: tff.framework.ExecutorFactory, remote: Optional[RemoteRuntime] = None) -> None:
+        self.remote = remote
+        super().__init__(
+            executor_fn=factory,
+            compiler_fn=compile_to_native,
+            transform_args=tff.tensorflow.transform_args,
+            transform_result=tff.tensorflow.transform_result,
+        )
+
+    def invoke(self, comp: Any, arg: Any) -> Any:
+        """Runs a computation, as TFF does; an ArgumentError if entries of the argument are not those of its type."""
+        if comp.type_signature.parameter is not None:
+            values.check_entries(arg, comp.type_signature.parameter)
+        return super().invoke(comp, arg)
+
+
+class LocalRuntime(Runtime):
+    """A worker on this machine together with the TFF context that uses it; closing it ends the worker."""
+
+    def __init__(
+        self, num_threads: Optional[int] = None, repeatable: bool = True, default_num_clients: int = 0
+    ) -> None:
+        """Starts the worker, which takes about a second. See `local`."""
+        check_default_num_clients(default_num_clients)
+        self.worker = worker_lib.Worker(num_threads, repeatable=repeatable)
+        self._stub = WorkerStub(self.worker.address, self._lost)
+        super().__init__(WorkerContext(WorkerExecutorFactory(self._stub, default_num_clients)))
+
+    def _lost(self, reason: str) -> errors.RunError:
+        return errors.RunError(f"lost the worker during a computation: {self.worker.describe()}")
+
+    def close(self) -> None:
+        """Ends the worker; computations in this runtime's context then raise `RunError`."""
+        self._stub.close()
+        self.worker.close()
+
+
+class RemoteRuntime(Runtime):
+    """Spreads the clients of every computation over workers: `with tffcl.runtime.remote(["a:9000", "b:9000"]): ...`.
+
+    Each worker (`tffcl worker`) has a contiguous part of the clients; partial aggregates are merged by the computation
+    that the aggregator has for it. A step at the server runs in the first worker. A worker that dies, hangs or is cut
+    off is not asked any more, and the computation in which that happened runs again, whole, on the others; once it
+    answers again it takes part in the next one.
+
+    Leaving the `with` block restores the context before it, and leaves the workers running.
+
+    Attributes:
+      events: Every loss of a worker so far: `worker` (its address) and `reason`.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        call_timeout: Optional[float] = None,
+        on_failure: Optional[Callable[[Event], None]] = None,
+        patience: float = _PATIENCE_SECONDS,
+        on_lost_worker: str = "retry",
+        default_num_clients: int = 0,
+    ) -> None:
+        """Connects to the workers.
+
+        Args:
+          addresses: `host:port` of each worker.
+          call_timeout: Seconds within which a computation has to be done; a worker that is not is lost. None for as
+            long as it takes.
+          on_failure: Called, in any thread, with the `worker` and the `reason` when one gets lost.
+          patience: Seconds within which a worker has to answer a probe.
+          on_lost_worker: "retry", or "leave-out": a computation that allows it (`allow_missing_clients`; a program's
+            rounds do) ends without the clients of a worker that got lost after they had begun. Others are retried.
+          default_num_clients: See `local`.
+
+        Raises:
+          InputError: An argument cannot be used, such as an address that is none.
+          RunError: A worker that does not answer.
+        """
+        worker_lib.check_addresses(addresses)
+        errors.check_above_zero("patience", patience)
+        if call_timeout is not None:
+            errors.check_above_zero("call_timeout", call_timeout)
+        check_default_num_clients(default_num_clients)
+        if on_lost_worker not in ON_LOST_WORKER:
+            raise errors.InputError(f"on_lost_worker: expected {' or '.join(ON_LOST_WORKER)}, found {on_lost_worker!r}")
+        for address in addresses:
+            reason = worker_lib.probe(address, _START_SECONDS)
+            if reason is not None:
+                raise errors.RunError(f"no worker answers at {address} ({reason}): start it with `tffcl worker`")
+        self.events: list[Event] = []
+        self.num_taken = 0  # of the events, by `take_worker_failures`
+        self.may_leave_out = on_lost_worker == "leave-out"
+        self._on_failure = on_failure
+        deadline = Deadline(call_timeout)
+        self.workers = [WorkerConnection(address, deadline, self._lose) for address in addresses]
+        self.factory = DistributedExecutorFactory(self.workers, deadline, default_num_clients)
+        super().__init__(WorkerContext(self.factory, self))
+        for worker in self.workers:
+            watch = functools.partial(worker.watch, min(_PROBE_EVERY_SECONDS, patience), patience)
+            threading.Thread(target=watch, name="tffcl-watch", daemon=True).start()
+
+    def _lose(self, address: str, reason: str) -> None:
+        event = {"worker": address, "reason": reason}
+        others = "" if self.may_leave_out else "; its clients go to the others"
+        logger.warning("lost the worker at %s (%s)%s", address, reason, others)
+        self.events.append(event)
+        if self._on_failure is not None:
+            self._on_failure(event)
+
+    def close(self) -> None:
+        """Closes the connections; computations in this runtime's context then raise `RunError`."""
+        for worker in self.workers:
+            worker.close("this runtime is closed")
+        self.factory.close()
+
+
+class LocalWorkers(RemoteRuntime):
+    """Workers on this machine together with the TFF context that uses them; closing it ends them."""
+
+    def __init__(
+        self, num_workers: int, num_threads: Optional[int] = None, repeatable: bool = True, **options: Any
+    ) -> None:
+        """Starts the workers. See `local`; `options` are those of `RemoteRuntime`."""
+        if num_workers < 1:
+            raise errors.InputError(f"num_workers: expected at least 1, found {num_workers}")
+        with contextlib.ExitStack() as started:
+            self.processes = [
+                started.enter_context(worker_lib.Worker(num_threads, repeatable=repeatable)) for _ in range(num_workers)
+            ]
+            super().__init__([process.address for process in self.processes], **options)
+            for worker, process in zip(self.workers, self.processes):
+                worker.describe = process.describe
+            started.pop_all()
+
+    def close(self) -> None:
+        """Ends the workers."""
+        super().close()
+        for process in self.processes:
+            process.close()
+
+
+@overload
+def local(
+    num_threads: Optional[int] = None, *, repeatable: bool = True, default_num_clients: int = 0
+) -> LocalRuntime: ...
+
+
+@overload
+def local(
+    num_threads: Optional[int] = None, *, num_workers: int, repeatable: bool = True, default_num_clients: int = 0
+) -> Runtime: ...
+
+
+def local(
+    num_threads: Optional[int] = None, *, num_workers: int = 1, repeatable: bool = True, default_num_clients: int = 0
+) -> Runtime:
+    """Starts a worker on this machine: `with tffcl.runtime.local(): ...` runs computations there.
+
+    Args:
+      num_threads: Threads that a worker may use; None leaves it to TensorFlow.
+      num_workers: With more than one, the clients of a computation are spread over them as `remote` does it.
+      repeatable: Whether all results repeat to the bit; then operations that draw without a seed or read the clock are
+        refused. The noise of differential privacy needs False. TF_DETERMINISTIC_OPS in the environment goes before it.
+      default_num_clients: Number of clients of a computation whose arguments have no values at the clients.
+
+    Returns:
+      A runtime; leaving its `with` block restores the context before it and ends the worker.
+
+    Raises:
+      InputError: If there cannot be so many threads, workers or clients.
+      RunError: If the worker cannot be started.
+    """
+    if num_workers == 1:
+        return LocalRuntime(num_threads, repeatable, default_num_clients)
+    return LocalWorkers(num_workers, num_threads, repeatable, default_num_clients=default_num_clients)
+
+
+def set_local(
+    num_threads: Optional[int] = None, *, repeatable: bool = True, default_num_clients: int = 0
+) -> LocalRuntime:
+    """Makes a worker on this machine TFF's default context; it ends with this process at the latest. See `local`."""
+    return LocalRuntime(num_threads, repeatable, default_num_clients).set_default()
+
+
+remote = RemoteRuntime
+
+
+@contextlib.contextmanager
+def allow_missing_clients() -> Iterator[list[int]]:
+    """Lets the one computation that is called inside end without clients whose worker gets lost.
+
+    It does so where the runtime was made with `on_lost_worker="leave-out"`. Its aggregates, and all that follows from
+    them, are then those of the other clients, and lists of values at the clients have no place for the missing ones:
+
+        with runtime.allow_missing_clients() as missing:
+            state, values = computation(state, data)
+        reported = [client for index, client in enumerate(clients) if index not in missing]
+
+    Yields:
+      The indices of the missing clients among those of the call, once it has ended.
+    """
+    missing: list[int] = []
+    remote = getattr(tff.framework.get_context_stack().current, "remote", None)
+    if remote is None or not remote.may_leave_out:
+        yield missing
+        return
+    remote.factory.missing = missing
+    try:
+        yield missing
+    finally:
+        remote.factory.missing = None
+
+
+def take_worker_failures() -> list[Event]:
+    """Workers that got lost since this was last called, in the installed context; none in contexts of one worker."""
+    remote = getattr(tff.framework.get_context_stack().current, "remote", None)
+    if remote is None:
+        return []
+    failures = remote.events[remote.num_taken :]
+    remote.num_taken += len(failures)
+    return failures

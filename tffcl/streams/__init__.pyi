@@ -1,0 +1,15 @@
+from .domains import domain_sequence as domain_sequence
+from .enrollment import Enrollment as Enrollment
+from .enrollment import EnrollmentState as EnrollmentState
+from .splits import assigned_sequence as assigned_sequence
+from .splits import iid as iid
+from .splits import in_turn as in_turn
+from .splits import label_sequence as label_sequence
+from .splits import non_iid as non_iid
+from .splits import overlapping as overlapping
+from .stream import Task as Task
+from .stream import TaskStream as TaskStream
+from .stream import cumulative as cumulative
+from .stream import federated_offline as federated_offline
+from .stream import fewer_tests as fewer_tests
+from .stream import offline as offline
