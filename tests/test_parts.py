@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 
 import numpy as np
 import pytest
@@ -70,9 +69,13 @@ def _installed(path, monkeypatch):
     """A package that announces all parts under the name `theirs`."""
     (path.parent / "their_package.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(path.parent))
-    points = [metadata.EntryPoint("theirs", f"their_package:{name}", group) for group, name in GROUPS.items()]
-    points.append(metadata.EntryPoint("broken", "their_package:gone", "tffcl.methods"))
-    monkeypatch.setattr(metadata, "entry_points", lambda: metadata.EntryPoints(points))
+    points = {group: [f"theirs = their_package:{name}"] for group, name in GROUPS.items()}
+    points["tffcl.methods"].append("broken = their_package:gone")
+    about = path.parent / "their_package-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their_package\nVersion: 1.0\n")
+    sections = ("\n".join([f"[{group}]", *lines]) for group, lines in points.items())
+    (about / "entry_points.txt").write_text("\n".join(sections))
     yield
     sys.modules.pop("their_package", None)
 

@@ -209,8 +209,8 @@ def _default_shown(several: Sequence[Experiment], field: Field) -> str:
         return f"  [default: the first at hand of {', '.join(names)} and {ships}, which ships]"
     if field.type is bool and not experiment.defaults[field.name]:
         return ""
-    told = describe(several, field.name)
-    return "" if told == "none" and experiment.defaults[field.name] is None else f"  [default: {told}]"
+    shown = describe(several, field.name)
+    return "" if shown == "none" and experiment.defaults[field.name] is None else f"  [default: {shown}]"
 
 
 def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DELTA = 1e-5  # at which the epsilon of vectors that are sent is told
+DELTA = 1e-5  # of the epsilon that is reported for vectors that are sent
 TRAINING = LocalTraining(num_epochs=2, batch_size=64, learning_rate=1e-3, patience=0)
 
 

@@ -140,7 +140,7 @@ class Privacy(Options):
         above=0, below=1, metavar="SHARE", sparse=True, advanced=True,
     )  # fmt: skip
     dp_base_delta: Optional[float] = option(
-        None, "At which epsilon is told; none for 1e-05.", above=0, below=1, metavar="DELTA", sparse=True,
+        None, "Delta of the epsilon that is reported; none for 1e-05.", above=0, below=1, metavar="DELTA", sparse=True,
         advanced=True,
     )  # fmt: skip
 

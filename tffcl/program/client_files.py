@@ -6,7 +6,7 @@ returns that version, and the program puts it into the handle once the whole cal
 again, or a run that is gone on with, reads what the first try read, and writes the same again. Five versions stay,
 which is what the last two checkpoints and the call in between can need.
 
-Prepared examples are written once in a task; the computations that take them are told the number of the task.
+Prepared examples are written once in a task; the computations that take them get the number of the task.
 `tffcl.program.client_folders` has what is read and written at a client.
 """
 
@@ -349,8 +349,8 @@ class _OverHandles:
         def end_task(server_state: tff.Value, handles: tff.Value, asked_for: tff.Value) -> tuple:
             client_data = tff.federated_map(read_data, (handles, asked_for))
             result = self.inner.end_task(server_state, tff.federated_map(read, handles), client_data)
-            told = tff.federated_map(with_shown, (result[1], handles))
-            return tff.federated_map(write, (handles, result[0])), told
+            uploads = tff.federated_map(with_shown, (result[1], handles))
+            return tff.federated_map(write, (handles, result[0])), uploads
 
         return end_task
 

@@ -78,7 +78,7 @@ def run_program(
       clients_per_round: how many clients take part in a round, drawn anew each time; None for all.
       resume: go on where the run in `output_dir` stopped; its results are those of a run that never did.
       evaluate_every: "round", or "task" for only the end of each task.
-      reporters: told of every event; None for a progress bar and, with a run directory, TensorBoard and CSV.
+      reporters: get every event; None for a progress bar and, with a run directory, TensorBoard and CSV.
       summarise: makes the document vectors, float32 `[N, D]`, that a transfer summarises; by default the
         mean of each document's word vectors.
       config: further settings to record, "method" and "dataset" among them; a run is resumed only with the

@@ -169,9 +169,9 @@ def bytes_up(
             sent[client] = (coded + extra, dense + extra)
     if state.round == 0:
         for client, summary in summaries.items():
-            told = sum(np.asarray(array).nbytes for array in (summary or {}).values())
+            summarised = sum(np.asarray(array).nbytes for array in (summary or {}).values())
             coded, dense = sent.get(client, (0, 0))
-            sent[client] = (coded + told, dense + told)
+            sent[client] = (coded + summarised, dense + summarised)
     return sent
 
 

@@ -50,7 +50,7 @@ def pretrain(
       num_rounds: rounds.
       seed: root of all randomness; the same seed gives the same weights.
       clients: who takes part; None for all that have training examples in task 0.
-      reporters: told of every round; None for a progress bar.
+      reporters: get every round; None for a progress bar.
 
     Returns:
       The frozen encoder, and the weights of the classifier that was trained with it, float32 `[mlp.weights.size]`.
@@ -63,13 +63,13 @@ def pretrain(
     process = build_fed_avg(network, training=training, seed=seed)
     for client, task in tasks.items():
         check_task(process, task, f"client {client}, task 0")
-    told = default_reporters(None) if reporters is None else reporters
-    for reporter in told:
+    reporting = default_reporters(None) if reporters is None else reporters
+    for reporter in reporting:
         reporter.start(1, num_rounds, [])
     try:
-        weights = _fed_avg(process, settings, tasks, told)
+        weights = _fed_avg(process, settings, tasks, reporting)
     finally:
-        for reporter in told:
+        for reporter in reporting:
             reporter.close()
     encoder, classifier = (np.array(part) for part in network.split(weights))
     return FrozenEncoder(network.encoder, encoder), classifier

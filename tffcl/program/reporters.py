@@ -1,4 +1,4 @@
-"""Whoever wants to be told how a run goes: a progress bar, TensorBoard, CSV, any TFF release manager."""
+"""Observers of a run: a progress bar, TensorBoard, CSV, any TFF release manager."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_NUMBERS = (
 
 
 class Reporter(Protocol):
-    """Is told of a run's events, in order, each after its checkpoint."""
+    """Gets the events of a run, in order, each after its checkpoint."""
 
     def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
         """The run starts, or goes on after `past` events."""
@@ -62,7 +62,7 @@ class ProgressBar:
             shown["score"] = f"{mean:.3f}"
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(event["event"] == "round")
-        for line in _told_of_faults(event):
+        for line in _faults_of(event):
             self._bar.write(line, file=self._file or sys.stderr)
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Released:
     def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
         del num_tasks
         self._num_rounds = num_rounds
-        # A run that was killed may have died after its checkpoint and before it told anybody.
+        # A run that was killed may have died after its checkpoint and before it reported.
         for event in past:
             self.report(event)
 
@@ -110,7 +110,7 @@ class Released:
 class _RunFiles(Released):
     """Released to files of a run directory, which are made anew from the run's history whenever it goes on.
 
-    So each round stands there once, whatever a killed run had told them, and however often it went on. `files` is their
+    So each round stands there once, whatever a killed run had reported, and however often it went on. `files` is their
     pattern, below a folder that may not be there yet; `make` makes the manager that writes them.
     """
 
@@ -128,16 +128,18 @@ class _RunFiles(Released):
 
 def default_reporters(output_dir: Optional[Union[str, os.PathLike[str]]]) -> list[Reporter]:
     """A progress bar; with a run directory also `tensorboard/` and `metrics.csv` in it."""
-    told: list[Reporter] = [ProgressBar()]
+    reporters: list[Reporter] = [ProgressBar()]
     if output_dir is not None:
         folder = pathlib.Path(output_dir)
         board, table = folder / "tensorboard", folder / "metrics.csv"
-        told.append(_RunFiles(board / "events.out.tfevents.*", lambda: tff.program.TensorBoardReleaseManager(board)))
-        told.append(_RunFiles(table, lambda: tff.program.CSVFileReleaseManager(table, key_fieldname="round")))
-    return told
+        reporters.append(
+            _RunFiles(board / "events.out.tfevents.*", lambda: tff.program.TensorBoardReleaseManager(board))
+        )
+        reporters.append(_RunFiles(table, lambda: tff.program.CSVFileReleaseManager(table, key_fieldname="round")))
+    return reporters
 
 
-def _told_of_faults(event: Event) -> Iterator[str]:
+def _faults_of(event: Event) -> Iterator[str]:
     """A line for each reason for which clients were left out, and for each part that rejected something."""
     where = f"task {event['task']}, round {event['round']}" if "round" in event else f"task {event['task']}"
     clients: dict[str, list[str]] = {}

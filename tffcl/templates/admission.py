@@ -31,7 +31,7 @@ def verdict(message: Any, faults: Sequence[Fault] = (), largest: float = LARGEST
 
     Args:
       message: tensors, in nested mappings. Floats should be finite, and `largest` at most in magnitude.
-      faults: what else may be wrong with it; of several the first is told.
+      faults: what else may be wrong with it; of several the first is recorded.
       largest: the bound.
     """
     floats = [(path, values) for path, values in _named("", message) if values.dtype.is_floating]
@@ -75,8 +75,8 @@ def taken(message: Any, refused: tf.Tensor) -> Any:
 
 def refusal(reported: Mapping[str, Any]) -> str:
     """Why a client's message was refused, from what `next` or `end_task` returned for it; empty where it was taken."""
-    told = reported.get("refused", b"")
-    return told.decode() if isinstance(told, bytes) else str(told)
+    reason = reported.get("refused", b"")
+    return reason.decode() if isinstance(reason, bytes) else str(reason)
 
 
 def _named(path: str, value: Any) -> Iterator[tuple[str, tf.Tensor]]:
