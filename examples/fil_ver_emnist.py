@@ -20,7 +20,7 @@ from tffcl import algorithms, client_works, finalizers, reports, templates
 @tffcl.script("fil-ver", compare=("vanilla", "ver", "ver-stats", "fil-ver"))
 def main(experiments: list[tffcl.Experiment]) -> None:
     """Runs each method into OUTPUT/METHOD (lines 2-13), then prints one table and draws both figures."""
-    output = experiments[0].plan().directory()
+    output = experiments[-1].plan().directory()
     results = {}
     for experiment in experiments:
         plan = experiment.replace(output_dir=str(output / experiment.method.name)).plan()
