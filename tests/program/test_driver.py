@@ -269,7 +269,8 @@ def test_release_inside_a_running_event_loop(tiny, process, tmp_path):
     assert "0.5" in (tmp_path / "metrics.csv").read_text()
 
 
-def test_ctrl_c_while_a_round_is_released_leaves_no_loop_and_no_coroutine_behind(monkeypatch):
+@pytest.mark.parametrize("moment", ["in the release", "when its thread starts"])
+def test_ctrl_c_while_a_round_is_released_leaves_no_loop_and_no_coroutine_behind(monkeypatch, moment):
     """It reaches the main thread alone, which waits until the release is whole."""
     done, complaints = [], []
     monkeypatch.setattr(sys, "unraisablehook", lambda told: complaints.append(told.exc_value))
@@ -277,10 +278,19 @@ def test_ctrl_c_while_a_round_is_released_leaves_no_loop_and_no_coroutine_behind
 
     class Interrupted:
         async def release(self, value, key):
-            signal.raise_signal(signal.SIGINT)
+            if moment == "in the release":
+                signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(0.01)
             done.append((key, threading.current_thread() is threading.main_thread()))
 
+    start = threading.Thread.start
+
+    def interrupted_start(thread):
+        start(thread)
+        signal.raise_signal(signal.SIGINT)
+
+    if moment == "when its thread starts":  # nobody knows of the thread yet
+        monkeypatch.setattr(threading.Thread, "start", interrupted_start)
     reporter = Released(Interrupted())
     reporter.start(1, 9, [])
     try:

@@ -8,7 +8,9 @@ import contextlib
 import functools
 import os
 import pathlib
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Protocol, Union
 
@@ -200,12 +202,41 @@ def _write_errors(what: Any) -> Iterator[None]:
 def _wait_for(call: Callable[[], Any]) -> None:
     """Runs what a call gives, a coroutine, to its end in a thread of its own.
 
-    Ctrl-C reaches the main thread alone, and finds no event loop there that it could leave half-made. A notebook has a
-    loop running already.
+    A notebook has an event loop running already, and Ctrl-C, which reaches the main thread alone, finds none there that
+    it could leave half-made.
     """
 
     async def run() -> None:
         await call()
 
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    with _interrupted_afterwards(), concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: asyncio.run(run())).result()
+
+
+@contextlib.contextmanager
+def _interrupted_afterwards() -> Iterator[None]:
+    """Ctrl-C takes effect after the block, and at once if pressed again.
+
+    It may come when a thread has started that nobody can wait for yet.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if (
+        before is None or threading.current_thread() is not threading.main_thread()
+    ):  # not Python's to handle, or not here
+        yield
+        return
+    pressed = False
+
+    def hold(number: int, frame: Any) -> None:
+        nonlocal pressed
+        if pressed and callable(before):
+            before(number, frame)
+        pressed = True
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
