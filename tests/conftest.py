@@ -63,6 +63,14 @@ def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "write_plots", lambda _: [])
 
 
+@pytest.fixture
+def open_mask() -> Iterator[None]:
+    """The most generous mask of permissions that a user can have."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture(scope="session")
 def tff_context() -> Iterator[runtime.LocalRuntime]:
     """One local worker, and its context installed, for all tests that run TFF computations."""

@@ -126,14 +126,6 @@ def _mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.fixture(name="open_mask")
-def _open_mask():
-    """The most generous mask that a user can have."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
-
-
 def test_what_is_written_is_for_its_owner_alone(tmp_path, open_mask):
     storage.make_folder(tmp_path / "a" / "b", "a folder")
     storage.write_whole(tmp_path / "a" / "b" / "x", b"1")

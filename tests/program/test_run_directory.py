@@ -20,14 +20,6 @@ from tffcl.program import ClientFiles, reporters, write_client_data
 from tffcl.program.run_directory import RunDirectory, open_run
 
 
-@pytest.fixture(name="open_mask")
-def _open_mask():
-    """The most generous mask that a user can have."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["local", "in-process"])
 def test_all_that_a_run_leaves_is_for_its_owner_alone(tiny, process, tmp_path, open_mask, where):

@@ -11,18 +11,17 @@ import subprocess
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 from command_line import once, small_vectors
 from loading import module_at
 from serving import Accident, Served, assert_same_results, children, events, is_gone_soon
+from slow_work import ONE, slow_square
 
 from tffcl import errors, runtime
 from tffcl.reports import summary
 
 _DOCS = pathlib.Path(__file__).parents[2] / "docs" / "runtime.md"
 _EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "fedseit_trec.py"
-_ONE = tff.TensorType(np.float32, [1])
 _PREFIX = f"t{os.getpid() % 100000}"  # an interface's name has at most 15 characters
 
 
@@ -92,23 +91,12 @@ def _machines(first):
         yield first, second
 
 
-@tff.tensorflow.computation(_ONE)
-def _slow_square(x):
-    def step(n, total):
-        a = tf.fill([300, 300], 1e-3) + tf.cast(n, tf.float32) * 1e-9
-        for _ in range(8):
-            a = a @ a
-        return n + 1, total + tf.reduce_sum(a)
-
-    return x * x + 0.0 * tf.while_loop(lambda n, _: n < 60 * tf.size(x), step, (0, 0.0))[1]
-
-
-@tff.federated_computation(tff.FederatedType(_ONE, tff.CLIENTS))
+@tff.federated_computation(tff.FederatedType(ONE, tff.CLIENTS))
 def _work(x):
-    return tff.federated_sum(tff.federated_map(_slow_square, x))
+    return tff.federated_sum(tff.federated_map(slow_square, x))
 
 
-@tff.federated_computation(tff.FederatedType(_ONE, tff.CLIENTS))
+@tff.federated_computation(tff.FederatedType(ONE, tff.CLIENTS))
 def _quick(x):
     return tff.federated_sum(x)
 

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 from serving import Accident, assert_settles, is_running, wait_until
+from slow_work import ONE, slow_square
 
 from tffcl import errors, runtime
 from tffcl.runtime import executor, worker_runtimes
@@ -22,26 +23,11 @@ from tffcl.runtime.processes import resident_bytes
 from tffcl.runtime.worker import Worker
 
 _VECTOR = tff.TensorType(np.float32, [None])
-_ONE = tff.TensorType(np.float32, [1])
 
 
-@tff.tensorflow.computation(_ONE)
-def _slow_square(x):
-    """Some work for each element of x, which cannot be told from any other work."""
-
-    def step(n, total):
-        a = tf.fill([300, 300], 1e-3) + tf.cast(n, tf.float32) * 1e-9
-        for _ in range(8):
-            a = a @ a
-        return n + 1, total + tf.reduce_sum(a)
-
-    total = tf.while_loop(lambda n, _: n < 60 * tf.size(x), step, (0, 0.0))[1]
-    return x * x + 0.0 * total
-
-
-@tff.federated_computation(tff.FederatedType(_ONE, tff.CLIENTS))
+@tff.federated_computation(tff.FederatedType(ONE, tff.CLIENTS))
 def _work(x):
-    squares = tff.federated_map(_slow_square, x)
+    squares = tff.federated_map(slow_square, x)
     return squares, tff.federated_sum(squares)
 
 
