@@ -64,8 +64,7 @@ class ExperimentCommand(click.Command):
         method = registry.find_method(reference)
         super().__init__(name, context_settings=_CONTEXT, help=about or _about(method))
         self._reference, self._run, self._compare = reference, run, compare
-        self._flags: list[click.Parameter] = []
-        self._experiment = Experiment(reference)
+        self._flags: list[click.Parameter] = []  # known with the arguments
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
         scanned = _scanned(args)
@@ -190,8 +189,7 @@ def _flag(several: Sequence[Experiment], field: Field, title: str) -> click.Opti
         option = click.Option(
             [*names, field.name], type=_Value(field), multiple=declared.join, help=text, callback=_joined(declared.join)
         )
-    only = declared.only
-    here = not only or bool(set(only) & {experiment.kind, experiment.scenario})
+    here = declared.suits(experiment.kind, experiment.scenario)
     option.title, option.advanced = title, declared.advanced or not here  # type: ignore[attr-defined]
     return option
 

@@ -73,6 +73,10 @@ class Option:
     only: tuple[str, ...] = ()
     join: bool = False
 
+    def suits(self, kind: str, scenario: str) -> bool:
+        """Whether the option has a meaning for data of a kind in a scenario."""
+        return not self.only or bool({kind, scenario} & set(self.only))
+
 
 def option(default: Any, help: str, **declared: Any) -> Any:
     """A dataclass field that is an option; `declared` are attributes of `Option`.

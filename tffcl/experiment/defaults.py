@@ -84,7 +84,7 @@ def defaults_of(method: Method, kind: str, data: str) -> dict[str, Any]:
     """Option -> default for a method on a data set of a kind; what is not named has its dataclass's default."""
     schedule = _SCHEDULES[schedule_of(method, kind)]
     found = {**schedule[""], **schedule.get(data, {})}
-    if kind not in ("image",) and schedule_of(method, kind) == "fil-ver":
+    if kind != "image" and schedule_of(method, kind) == "fil-ver":
         # No domains of texts or tables: tasks differ in their labels.
         found.update({name: _SCHEDULES[kind][""][name] for name in ("scenario", "num_tasks", "labels_per_task")})
         found.update(_SCHEDULES[kind].get(data, {}))

@@ -99,10 +99,10 @@ class Experiment:
                 "sequence",
             )
         for name in values:
-            only = known[name].option.only
-            if only and not set(only) & {self.kind, scenario}:
+            declared = known[name].option
+            if not declared.suits(self.kind, scenario):
                 raise OptionError(
-                    name, f"is for {' or '.join(only)}; here are {self.kind} data in the scenario {scenario}"
+                    name, f"is for {' or '.join(declared.only)}; here are {self.kind} data in the scenario {scenario}"
                 )
         if values.get("assign"):
             values.update(num_clients=len(values["assign"]), num_tasks=len(values["assign"][0]))
@@ -208,10 +208,6 @@ class Experiment:
         """The same experiment with other options; `method`, `data` and `network` are options here."""
         return Experiment(**{**self.named, **self.given, **options})
 
-    def _is_for_here(self, field: Field) -> bool:
-        """Whether an option has a meaning for data of this kind in this scenario."""
-        return not field.option.only or bool(set(field.option.only) & {self.kind, self._value("scenario", self.given)})
-
     @property
     def label(self) -> str:
         """The method with what sets it apart, for tables.
@@ -239,7 +235,7 @@ class Experiment:
             for name, field in self.fields.items()
             if field.option.recorded
             and not (field.option.sparse and values[name] == field.default and usual[name] == field.default)
-            and self._is_for_here(field)
+            and field.option.suits(self.kind, self.scenario)
         }
         if self._named_network is not None:
             recorded["network"] = self._named_network
@@ -268,8 +264,8 @@ class Experiment:
         titled: dict[str, dict[str, Any]] = {}
         for title, kind in self.group_types:
             group = titled.setdefault(title, {title: self.named[title]} if title in self.named else {})
-            named = [field for field in fields_of(kind) if field.name != "data" and self._is_for_here(field)]
-            group.update({field.name: self.values[field.name] for field in named})
+            suitable = [field for field in fields_of(kind) if field.option.suits(self.kind, self.scenario)]
+            group.update({field.name: self.values[field.name] for field in suitable if field.name != "data"})
         titled.setdefault("method", {"method": self.named["method"]})
         return to_toml(titled.items())
 

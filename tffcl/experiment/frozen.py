@@ -111,7 +111,7 @@ def freeze(plan: Any, pretrained: bool, noise: bool, folder: Optional[pathlib.Pa
     )
     if first is None:
         return Frozen(model)
-    tested = _all_of_task(plan, 0)
+    tested = _first_task(plan, pool="all").task(0, 0)
     accuracy = accuracy_of(model, first, tested) if len(tested.test["label"]) else None
     _log(plan, accuracy, kept is not None)
     return Frozen(model, accuracy, True)
@@ -138,10 +138,9 @@ def _pretrained(plan: Any) -> tuple[models.FrozenEncoder, np.ndarray]:
 
 def _train(plan: Any, own: Rehearsal) -> tuple[models.FrozenEncoder, np.ndarray]:
     central, epochs = own.pretraining == "central", own.pretraining_epochs
-    first = streams.TaskStream(plan.stream.name, tuple((tasks[0],) for tasks in plan.stream.tasks))
     return program.pretrain(
         build_network(plan),
-        plan.client_data(first, pool="all" if central else "none"),
+        _first_task(plan, pool="all" if central else "none"),
         training=LocalTraining(
             num_epochs=epochs if central else 1,
             batch_size=plan.batch_size,
@@ -154,10 +153,10 @@ def _train(plan: Any, own: Rehearsal) -> tuple[models.FrozenEncoder, np.ndarray]
     )
 
 
-def _all_of_task(plan: Any, task: int) -> program.ClientTask:
-    """One task of all clients."""
-    one = streams.TaskStream(plan.stream.name, tuple((tasks[task],) for tasks in plan.stream.tasks))
-    return plan.client_data(one, pool="all").task(0, 0)
+def _first_task(plan: Any, pool: str) -> Any:
+    """The data of a run of which the first task is the only one."""
+    first = streams.TaskStream(plan.stream.name, tuple(tasks[:1] for tasks in plan.stream.tasks))
+    return plan.client_data(first, pool)
 
 
 def _log(plan: Any, accuracy: Optional[float], kept: bool) -> None:
