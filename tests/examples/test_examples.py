@@ -12,7 +12,7 @@ from command_line import once, small_vectors, what_is_built, wrong
 from loading import module_at
 from serving import PATIENCE
 
-from tffcl import templates
+from tffcl import runtime, templates
 from tffcl.algorithms import fil_ver
 from tffcl.experiment import frozen
 from tffcl.flags import parse_run
@@ -63,7 +63,8 @@ def test_its_process_is_that_of_the_command(monkeypatch, tmp_path, name, builder
     more = ("--embeddings", str(small_vectors(tmp_path))) if name == "fedseit_trec" else ()
     plan = parse_run([OF_METHOD[name], *flags.split(), *common.split(), *more]).plan()
     if plan.method.own_network:
-        frozen.freeze(plan, True, False)  # the encoder is then at hand for both
+        with runtime.in_process():
+            frozen.freeze(plan, True, False)  # the encoder is then at hand for both
     monkeypatch.setattr(templates, "compose_continual_process", lambda *parts: parts)
     monkeypatch.setattr(fil_ver.finalizers, "build_server_side_training", lambda *given: given)
     found = [described(build(plan)) for build in (getattr(example(name), builder), plan.method.process)]
