@@ -292,17 +292,7 @@ def _difference(one: Any, other: Any) -> str:
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, np.ndarray]]:
     """The arrays in nested mappings, lists and structs, each with its path: `client/0/local`."""
-    if isinstance(value, tff.structure.Struct):
-        parts: Any = tff.structure.iter_elements(value)
-    elif isinstance(value, Mapping):
-        parts = value.items()
-    elif isinstance(value, (list, tuple)):
-        parts = enumerate(value)
-    else:
-        yield path, np.asarray(value)
-        return
-    for name, part in parts:
-        yield from leaves(part, f"{path}/{name}" if path else str(name))
+    return ((place, np.asarray(leaf)) for place, leaf in tff_types.leaves(value, path))
 
 
 def _require(holds: bool, clause: str, message: str) -> None:

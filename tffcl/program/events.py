@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
-import tensorflow_federated as tff
 
 from tffcl import metrics
 from tffcl.runtime import processes
-from tffcl.templates import admission
+from tffcl.templates import admission, tff_types
 from tffcl.transfers import KnowledgeBase
 from tffcl.transfers.knowledge_base import Summary
 
@@ -80,21 +79,7 @@ def by_path(measured: Any, path: str = "") -> dict[str, Any]:
     >>> by_path({"aggregator": (), "finalizer": {"update": {"rejected": np.int32(0)}}})
     {'finalizer/update/rejected': 0}
     """
-    if isinstance(measured, Mapping):
-        parts = list(measured.items())
-    elif isinstance(measured, tff.structure.Struct):
-        parts = list(tff.structure.iter_elements(measured))
-    elif isinstance(measured, tuple) and hasattr(measured, "_asdict"):
-        parts = list(measured._asdict().items())
-    elif isinstance(measured, (list, tuple)):
-        parts = [(None, part) for part in measured]
-    else:
-        return {path: np.asarray(measured).tolist()}
-    found: dict[str, Any] = {}
-    for place, (name, part) in enumerate(parts):
-        step = str(place if name is None else name)
-        found.update(by_path(part, f"{path}/{step}" if path else step))
-    return found
+    return {place: np.asarray(value).tolist() for place, value in tff_types.leaves(measured, path)}
 
 
 def add_left_out(event: Event, reasons: Mapping[int, str]) -> None:

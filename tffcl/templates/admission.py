@@ -13,10 +13,12 @@ not at the client. With a secure sum there is no such place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 import tensorflow as tf
+
+from tffcl.templates import tff_types
 
 # Of every float that is sent, unless a client work says otherwise. Weights, embeddings and word vectors are millions of
 # times smaller; sums of such values over all clients, and their squares, are finite in float32.
@@ -34,7 +36,8 @@ def verdict(message: Any, faults: Sequence[Fault] = (), largest: float = LARGEST
       faults: what else may be wrong with it; of several the first is recorded.
       largest: the bound.
     """
-    floats = [(path, values) for path, values in _named("", message) if values.dtype.is_floating]
+    tensors = ((path, tf.convert_to_tensor(values)) for path, values in tff_types.leaves(message))
+    floats = [(path, values) for path, values in tensors if values.dtype.is_floating]
     found = [*faults, *(value_fault(path, values, largest) for path, values in floats)]
     refused = tf.constant("")
     for wrong, text in reversed(found):
@@ -77,12 +80,3 @@ def refusal(reported: Mapping[str, Any]) -> str:
     """Why a client's message was refused, from what `next` or `end_task` returned for it; empty where it was taken."""
     reason = reported.get("refused", b"")
     return reason.decode() if isinstance(reason, bytes) else str(reason)
-
-
-def _named(path: str, value: Any) -> Iterator[tuple[str, tf.Tensor]]:
-    if isinstance(value, (Mapping, tuple, list)):
-        parts = value.items() if isinstance(value, Mapping) else enumerate(value)
-        for name, part in parts:
-            yield from _named(f"{path}/{name}" if path else str(name), part)
-    else:
-        yield path, tf.convert_to_tensor(value)

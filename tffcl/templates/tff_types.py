@@ -6,7 +6,7 @@ What TFF's own names leave long-winded, and the check of what a client work retu
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -29,6 +29,28 @@ def entries(kind: tff.Type) -> dict[str, tff.Type]:
     """Name -> type of the entries of a struct type, which may be placed, in order."""
     member = kind.member if isinstance(kind, tff.FederatedType) else kind
     return dict(tff.structure.iter_elements(member))
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """What stands in nested mappings, sequences and `tff.structure.Struct`s, each with its path below `path`.
+
+    >>> dict(leaves({"aggregator": (), "finalizer": {"update": [3, {"rejected": 0}]}}))
+    {'finalizer/update/0': 3, 'finalizer/update/1/rejected': 0}
+    """
+    if isinstance(value, tff.structure.Struct):
+        parts = list(tff.structure.iter_elements(value))
+    elif isinstance(value, Mapping):
+        parts = list(value.items())
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        parts = list(value._asdict().items())
+    elif isinstance(value, (list, tuple)):
+        parts = [(None, part) for part in value]
+    else:
+        yield path, value
+        return
+    for place, (name, part) in enumerate(parts):
+        step = str(place if name is None else name)
+        yield from leaves(part, f"{path}/{step}" if path else step)
 
 
 def select_types(types: OrderedDict, names: tuple[str, ...]) -> OrderedDict:
