@@ -92,10 +92,11 @@ def test_unknown_data_and_variants(data, variant):
 def test_what_is_finished_is_tabled_with_its_spread_and_not_run_again(tmp_path, capsys):
     table = fedseit.table(["trec6"], ["fedseit"], [1.0])
     for seed, accuracy in ((1, 0.80), (2, 0.84)):
-        finished(table, "trec6-lambda1-fedseit", tmp_path, seed, task_averaged_test_accuracy=accuracy, forgetting=0.01)
+        scores = {"task_averaged_test_accuracy": accuracy, "forgetting": 0.01, "bytes_up": [[1e6, 2e6]]}
+        finished(table, "trec6-lambda1-fedseit", tmp_path, seed, **scores)
     tables.reproduce(table, table.rows, [1, 2], SCHEDULE, tmp_path, 1)
     # Student's t with one degree of freedom, 12.706, times 2 points.
-    assert printed_rows(capsys)[-1] == "| trec6 | 1 | fedseit | 82.0 +- 25.4 | 1.0 +- 0.0 | - | 2 | 83.6 |"
+    assert printed_rows(capsys)[-1] == "| trec6 | 1 | fedseit | 82.0 +- 25.4 | 1.0 +- 0.0 | - | 3 +- 0 | - | 2 | 83.6 |"
 
 
 def test_rows_are_paired_with_their_control_seed_by_seed(tmp_path, capsys):
@@ -103,7 +104,7 @@ def test_rows_are_paired_with_their_control_seed_by_seed(tmp_path, capsys):
     own, alone = {1: 0.80, 2: 0.84, 3: 0.82}, {2: 0.83, 3: 0.80, 1: 0.78}
     for variant, values in (("fedseit", own), ("alone+warm", alone)):
         for seed, accuracy in values.items():
-            scores = {"task_averaged_test_accuracy": accuracy, "forgetting": 0.01}
+            scores = {"task_averaged_test_accuracy": accuracy, "forgetting": 0.01, "bytes_up": [[0]]}
             finished(table, f"trec6-lambda1-{variant}", tmp_path, seed, **scores)
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table: small -->\nan older one\n<!-- end -->\nafter\n")
@@ -114,7 +115,7 @@ def test_rows_are_paired_with_their_control_seed_by_seed(tmp_path, capsys):
     assert f"| {differences.mean():+.1f} +- {width:.1f} | 3 | 83.6 |" in shown
     assert page.read_text() == f"before\n<!-- table: small -->\n\n{shown}\n<!-- end -->\nafter\n"
     lines = (tmp_path / "values.csv").read_text().splitlines()
-    assert lines[0] == "row,run,TTA %,forgotten %"
+    assert lines[0] == "row,run,TTA %,forgotten %,MB kept,MB up"
     assert [line.split(",")[:2] for line in lines[1:4]] == [["trec6-lambda1-fedseit", f"seed{n}"] for n in (1, 2, 3)]
     assert [float(line.split(",")[2]) for line in lines[4:]] == pytest.approx([78.0, 83.0, 80.0])
 
@@ -149,8 +150,8 @@ def test_densities_in_a_table_and_a_picture(tmp_path, capsys):
     tables.reproduce(table, table.chosen(["mnist-confedmade", "mnist-offline"]), [1], SCHEDULE, tmp_path, 1)
     header, _, first, second, plot = capsys.readouterr().out.splitlines()
     assert header.startswith("| data | method | NLL | task known | newest | forgotten |")
-    assert first == "| mnist | offline | 82.00 | 82.00 | 82.00 | - | - | - | 1 | 72.68 | - |"
-    assert second == "| mnist | confedmade | 87.00 | 86.00 | - | 4.00 | - | - | 1 | 87.12 | 8.32 |"
+    assert first == "| mnist | offline | 82.00 | 82.00 | 82.00 | - | - | - | - | - | 1 | 72.68 | - |"
+    assert second == "| mnist | confedmade | 87.00 | 86.00 | - | 4.00 | - | - | - | - | 1 | 87.12 | 8.32 |"
     assert plot.endswith("nll-by-task-mnist.png")
 
 

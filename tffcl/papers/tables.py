@@ -21,7 +21,7 @@ from typing import Any, Optional
 
 import click
 
-from tffcl import reports, storage
+from tffcl import archive, reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
 from tffcl.reports import run_files
@@ -291,6 +291,20 @@ def result(*names: str, unit: float = 1.0) -> Measure:
 def percent(*names: str) -> Measure:
     """As `result`, a share in per cent."""
     return result(*names, unit=0.01)
+
+
+def megabytes_kept(folder: pathlib.Path) -> Optional[float]:
+    """What a client keeps at the end of a run, the mean over clients; None where their states are not in the run."""
+    manifests = sorted((folder / "checkpoints").glob("*.json"))
+    if not manifests:
+        return None
+    sizes = []
+    for files in storage.read_object(manifests[-1], "a checkpoint")["clients"]:
+        entries = {}
+        for name, _ in files:  # an entry that stands in several is newest in the last
+            entries.update(archive.read(folder / "checkpoints" / name))
+        sizes.append(sum(value.nbytes for value in entries.values()) / 1e6)
+    return sum(sizes) / len(sizes) if sizes else None
 
 
 def megabytes_up(folder: pathlib.Path) -> float:
