@@ -1,11 +1,12 @@
 """Texts in memory and in tables, and their tokens."""
 
+import dataclasses
 import hashlib
 
 import numpy as np
 import pytest
 
-from tffcl.datasets import available, from_directory, from_files, from_texts, load, tokenise
+from tffcl.datasets import available, from_directory, from_files, from_texts, join_texts, load, tokenise
 from tffcl.datasets.text import share_dropped
 from tffcl.errors import DatasetError
 
@@ -257,3 +258,35 @@ def test_of_one_table_every_fifth_row_of_a_label_is_for_testing(tmp_path):
 def test_a_table_that_is_too_short_to_be_divided(tmp_path):
     with pytest.raises(DatasetError, match=r"train\.csv: no label has 5 rows, .* give a folder with train"):
         load(_write(tmp_path, "train.csv", CSV))
+
+
+# -- several sets as one --------------------------------------------------------------------------------------
+
+
+def test_every_document_of_a_union_keeps_its_text_and_its_label():
+    sets = [
+        from_texts([("x", "b"), ("y", "a")], [("z", "b")], "first"),
+        from_texts([("x", "a"), ("u", "c"), ("v", "a")], [("w", "c"), ("q", "a")], "second"),
+        load("sample"),
+    ]
+    sets[:2] = [dataclasses.replace(each, unicode=False) for each in sets[:2]]
+    joined = join_texts(sets)
+    assert (joined.name, joined.unicode) == ("first+second+sample", False)
+    assert joined.train_labels.dtype == joined.test_labels.dtype == np.int32
+    for part in ("train", "test"):
+        wanted = [
+            (text, f"{each.name}/{each.label_names[label]}")
+            for each in sets
+            for text, label in zip(getattr(each, f"{part}_texts"), getattr(each, f"{part}_labels"))
+        ]
+        names = [joined.label_names[label] for label in getattr(joined, f"{part}_labels")]
+        assert list(zip(getattr(joined, f"{part}_texts"), names)) == wanted
+
+
+def test_unions_that_cannot_be():
+    first, second = (from_texts([("x", "a")], [("z", "a")], name) for name in ("first", "second"))
+    for sets in ([first], [first, first]):
+        with pytest.raises(DatasetError, match="two or more with different names, found first"):
+            join_texts(sets)
+    with pytest.raises(DatasetError, match=r"these have first unicode, second ascii; give --tokeniser"):
+        join_texts([first, dataclasses.replace(second, unicode=False)])

@@ -57,6 +57,22 @@ def test_fewer_test_documents_on_demand():
     assert sizes == {None: {80}, 7: {7}}
 
 
+def test_mixed_domains_are_drawn_with_the_seeds_and_cut_on_demand():
+    labels = np.repeat(np.arange(4), 40)
+    data = types.SimpleNamespace(train_labels=labels, test_labels=labels, label_names=("a/x", "a/y", "b/x", "b/y"))
+    drawn = {}
+    for seed, most in ((1, None), (1, 5), (2, None)):
+        experiment = Experiment(
+            "fedseit", scenario="mixed", labels_per_task=2, num_tasks=4, max_train_documents=most, split_seed=seed
+        )
+        stream = scenarios.label_stream(experiment, data, 3)
+        assert {len(t.train) <= 5 for own in stream.tasks for t in own} == {most == 5}
+        drawn[seed, most] = [t.labels for own in stream.tasks for t in own]
+    assert {*drawn[1, None]} == {(0, 1), (2, 3)}
+    assert drawn[1, None] == drawn[1, 5] != drawn[2, None]
+    assert "max_train_documents" not in experiment.config()
+
+
 def test_assigned_tasks_are_those_of_the_table():
     plan = parse_run("confedmade --data digits --assign 0+1,2 --assign 2,0+3".split()).plan()  # noqa: SIM905
     assert plan.task_names == [["0+1", "2"], ["2", "0+3"]]

@@ -14,7 +14,7 @@ from command_line import wrong
 from image_files import idx, write_emnist, write_images
 
 from tffcl import Experiment, datasets
-from tffcl.errors import DatasetError
+from tffcl.errors import DatasetError, InputError
 from tffcl.experiment import completion, sources
 from tffcl.flags import parse_run
 
@@ -165,6 +165,31 @@ def test_own_texts_keep_their_letters(tmp_path, caplog, monkeypatch, flags, word
     assert ("--tokeniser unicode" in caplog.text) == ("ascii" in flags)
     assert ("have more than 2 words and are cut" in caplog.text) == ("--max-words" in flags)
     assert {"tokeniser", "max_words", "allow_pickle"} & set(experiment.config()) == set(recorded)
+
+
+def test_a_union_of_sets_by_name_and_folder_has_one_tokeniser(tmp_path):
+    data = f"sample+{own_texts(tmp_path)}"
+    experiment = Experiment("fedseit", data=data, tokeniser="ascii")
+    texts, own = sources.load(experiment), tmp_path.name
+    assert experiment.data_name == texts.name == f"sample+{own}"
+    assert texts.label_names[-3:] == tuple(f"{own}/{label}" for label in range(3))
+    assert {name.partition("/")[0] for name in texts.label_names[:-3]} == {"sample"}
+    with pytest.raises(DatasetError, match="give --tokeniser"):
+        sources.load(Experiment("fedseit", data=data))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("sample+digits", "sample\\+digits: data sets of text can be joined, and digits is image data"),
+        ("sample+nowhere", "no data set is called 'nowhere'"),
+        ("sample+", "no data set is called ''"),
+        ("mnist+sample", "data sets of text can be joined, and mnist is image data"),
+    ],
+)
+def test_what_is_no_union_of_texts_is_one_line(data, message):
+    with pytest.raises(InputError, match=message):
+        Experiment("fedseit", data=data)
 
 
 def test_word_vectors_where_none_are_given(monkeypatch, tmp_path):

@@ -13,11 +13,12 @@ from command_line import wrong
 from tffcl.algorithms.fil_ver import STUDY
 from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
-from tffcl.papers import FIL_VER_TABLES, confedmade, fedseit, fil_ver, tables
+from tffcl.papers import FIL_VER_TABLES, confedmade, fedseit, fil_ver, mixed, tables
 
 SCHEDULE = ("--num-rounds", "3", "--num-epochs", "10")
 TABLES = {
     "fedseit": fedseit.table(),
+    "fedseit-mixed": mixed.table(),
     **{f"confedmade-{number}": confedmade.table(number) for number in (1, 2, 3, 4)},
     **{f"fil-ver-{name}": fil_ver.table(name) for name in FIL_VER_TABLES if name != "leak"},
 }
@@ -269,6 +270,7 @@ def test_wrong_flags_are_found_before_anything_runs(run, tmp_path, monkeypatch, 
     [
         ("fedseit --data subj --variant local --seed 3 --num-rounds 2 --embeddings own", ["subj-lambda1-local",
          "subj-lambda0.1-local"], ["--num-rounds", "2", "--embeddings", "own"]),
+        ("fedseit --table mixed --variant own --variant sit+start", ["own", "sit+start"], []),
         ("confedmade --table 1 --row 2- --num-clients 2 -- --hidden 5", ["2-synchronised", "2-distinct"],
          ["--num-clients", "2", "--hidden", "5"]),
         ("fil-ver --table mild --row ver --runtime in-process --num-epochs 4 --data-dir x", ["ver"],

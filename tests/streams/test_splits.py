@@ -366,3 +366,87 @@ def test_overlap_of_one_divides_nothing():
         assert len(task.validation) == 5
     with pytest.raises(StreamError, match="overlap must be a share from 0 to 1; got 2"):
         streams.assigned_sequence(train, np.arange(10), [[0]], overlap=2)
+
+
+# -- mixed domains --------------------------------------------------------------------------------------------
+
+SETS = {"a": 5, "b": 2, "c": 4}
+SET_NAMES = [f"{name}/{label}" for name, count in SETS.items() for label in range(count)]
+OF_SETS = np.random.default_rng(7).integers(0, 11, 4000)
+TEST_OF_SETS = np.random.default_rng(8).integers(0, 11, 200)
+
+
+def mixed(train=OF_SETS, tests=TEST_OF_SETS, **options):
+    return streams.mixed(train, tests, **{"labels_per_task": 3, "label_names": SET_NAMES, **options})
+
+
+@pytest.mark.parametrize("seed", [0, 42])
+def test_a_mixed_stream_by_brute_force(seed):
+    tasks = flat(mixed(num_clients=4, num_tasks=3, seed=seed, order_seed=5))
+    drawn = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,))).integers(3, size=12)
+    rngs = [np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, number))) for number in range(3)]
+    ids = [range(5), range(5, 7), range(7, 11)]
+    picks = [tuple(sorted(rngs[number].permutation(ids[number])[:3].tolist())) for number in drawn]
+    for client in range(4):
+        order = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(2, client))).permutation(3)
+        for place, labels in zip(order, picks[client * 3 : client * 3 + 3]):
+            assert tasks[client * 3 + place].labels == labels
+    every = collections.Counter(row for task in tasks for row in documents(task))
+    assert max(every.values()) == 1
+    for label in {label for task in tasks for label in task.labels}:
+        parts = [sum(OF_SETS[row] == label for row in documents(t)) for t in tasks if label in t.labels]
+        assert sum(parts) == (label == OF_SETS).sum()
+        assert max(parts) - min(parts) <= 1
+    for task in tasks:
+        assert task.test.tolist() == [row for row, label in enumerate(TEST_OF_SETS) if label in task.labels]
+
+
+def test_each_set_is_drawn_equally_often_whatever_its_size():
+    counts = collections.Counter(
+        SET_NAMES[task.labels[0]][0] for seed in range(100) for task in flat(mixed(num_tasks=2, seed=seed))
+    )
+    assert all(abs(counts[name] - 200) < 5 * np.sqrt(600 * 2 / 9) for name in SETS)
+
+
+def test_a_set_without_usable_labels_is_never_drawn():
+    keep = ~np.isin(OF_SETS, range(7, 11)) | (np.arange(4000) < 20)
+    stream = mixed(OF_SETS[keep], min_documents=20)
+    assert stream.excluded_labels == (7, 8, 9, 10)
+    assert {SET_NAMES[label][0] for task in flat(stream) for label in task.labels} <= {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_names": [f"{label}" for label in range(11)]}, "labels called SET/LABEL, found '0'"),
+        ({"label_names": None}, "labels called SET/LABEL, found None"),
+        ({"labels_per_task": 0}, "labels_per_task must be"),
+        ({"min_documents": 300}, "the labels' documents allow"),
+    ],
+)
+def test_mixed_streams_that_cannot_be(options, message):
+    with pytest.raises(StreamError, match=message):
+        mixed(**options)
+
+
+@pytest.mark.parametrize("most", [3, 10, 64])
+def test_fewer_training_documents_keep_the_shares_of_labels(most):
+    before, after = (flat(stream) for stream in (mixed(), streams.fewer_training(mixed(), OF_SETS, most)))
+    for old, new in zip(before, after):
+        assert (new.labels, new.test.tolist()) == (old.labels, old.test.tolist())
+        assert set(new.train) <= set(old.train)
+        assert set(new.validation) <= set(old.validation)
+        assert len(new.train) == min(most, len(old.train))
+        share = len(new.train) / len(old.train)
+        assert len(new.validation) == max(1, round(len(old.validation) * share))
+        for label in old.labels:
+            kept, had = (sum(OF_SETS[row] == label for row in task.train) for task in (new, old))
+            assert kept >= 1
+            assert abs(kept - had * share) < 1 or kept == 1
+
+
+def test_fewer_training_documents_than_labels():
+    with pytest.raises(StreamError, match="has 3 labels, which 2 training documents cannot show"):
+        streams.fewer_training(mixed(num_tasks=9), OF_SETS, 2)
+    with pytest.raises(StreamError, match="most must be a whole number, 1 or more; got 0"):
+        streams.fewer_training(mixed(), OF_SETS, 0)

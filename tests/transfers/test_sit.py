@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tffcl import errors, transfers
+from tffcl.transfers import options, sit
 from tffcl.transfers import similarity as measures
-from tffcl.transfers import sit
 
 MEASURES = ("mean_cosine", "centred_cosine", "best_match", "mmd")
 EVERY = pytest.mark.parametrize("measure", MEASURES)
@@ -290,7 +290,7 @@ def test_wrong_summaries_are_one_clear_error(summary, message):
 
 
 def test_every_measure_has_a_name_that_can_be_asked_for():
-    assert tuple(measures.SIMILARITIES) == sit.SIMILARITY_NAMES
+    assert tuple(measures.SIMILARITIES) == options.SIMILARITIES
 
 
 def test_choices_that_show_single_documents_say_so(caplog):

@@ -72,31 +72,6 @@ def test_all_past_the_latest_first():
     assert sent["keys"][0].shape == (6,)
 
 
-def test_sampled_draws_from_the_past_of_others_again_and_again_the_same():
-    base = base_of([(c, t) for t in range(6) for c in range(4)])
-    transfer = transfers.Sampled(k=3, seed=7)
-    assert transfer.num_foreign(9) == 3
-    drawn = transfer.select(base, 5, [0, 1, 2], [None] * 3)
-    assert drawn == transfers.Sampled(k=3, seed=7).select(base, 5, [0, 1, 2], [None] * 3)
-    assert [drawn[2]] == transfer.select(base, 5, [2], [None])  # whoever else takes part
-    assert drawn != transfers.Sampled(k=3, seed=8).select(base, 5, [0, 1, 2], [None] * 3)
-    for client, selection in enumerate(drawn):
-        assert len(set(selection)) == 3
-        assert all(c != client and t < 5 for c, t in chosen(base, selection))
-    assert len(set(map(tuple, drawn))) == 3
-    assert [len(s) for s in transfer.select(base, 0, [0, 1], [None] * 2)] == [0, 0]
-
-
-def test_sampled_draws_every_entry_equally_often():
-    base = base_of([(c, 0) for c in range(5)])
-    counts = np.zeros(5)
-    for seed in range(600):
-        (selection,) = transfers.Sampled(k=2, seed=seed).select(base, 1, [0], [None])
-        counts[selection] += 1
-    assert counts[0] == 0
-    assert np.abs(counts[1:] - 300).max() < 5 * np.sqrt(600 * 0.25)
-
-
 def test_zeroed_keeps_the_selection_and_its_count():
     base, plain = base_of(PAIRS), transfers.PreviousTask()
     transfer = transfers.Zeroed(plain)
@@ -142,8 +117,6 @@ def test_ablations_of_sit_still_ask_for_summaries():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: transfers.Sampled(k=0), "k must be a whole number, 1 or more; got 0"),
-        (lambda: transfers.Sampled(k=2, seed=-1), "seed must be"),
         (lambda: transfers.AllPast(max_tasks=0), "max_tasks must be"),
         (lambda: transfers.RandomTask(transfers.NoTransfer(), seed=0.5), "seed must be"),
     ],

@@ -31,6 +31,7 @@ from .text import TextDataset as TextDataset
 from .text import from_directory as from_directory
 from .text import from_files as from_files
 from .text import from_texts as from_texts
+from .text import join_texts as join_texts
 from .text import tokenise as tokenise
 from .word_vectors import WordVectors as WordVectors
 from .word_vectors import load_word_vectors as load_word_vectors

@@ -108,6 +108,36 @@ def from_texts(
     return TextDataset(name, train_texts, train_labels, test_texts, test_labels, tuple(names), unicode)
 
 
+def join_texts(datasets: Sequence[TextDataset]) -> TextDataset:
+    """Several data sets as one: their documents one after the other, with labels called SET/LABEL.
+
+    >>> films = from_texts([("good", "pos"), ("dull", "neg")], [("fine", "pos")], "films")
+    >>> moods = from_texts([("hooray", "pos")], [("yes", "pos")], "moods")
+    >>> joined = join_texts([films, moods])
+    >>> joined.name, joined.label_names, joined.train_labels.tolist(), joined.test_labels.tolist()
+    ('films+moods', ('films/neg', 'films/pos', 'moods/pos'), [1, 0, 2], [1, 2])
+
+    Raises:
+      DatasetError: fewer than two sets, one twice, or sets that are tokenised in different ways.
+    """
+    names = [dataset.name for dataset in datasets]
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise DatasetError(f"a union of data sets needs two or more with different names, found {', '.join(names)}")
+    if len({dataset.unicode for dataset in datasets}) > 1:
+        ways = ", ".join(f"{dataset.name} {'unicode' if dataset.unicode else 'ascii'}" for dataset in datasets)
+        raise DatasetError(f"{'+'.join(names)}: one tokeniser for all, and these have {ways}; give --tokeniser")
+    first = np.cumsum([0, *(len(dataset.label_names) for dataset in datasets)])[:-1].tolist()
+    return TextDataset(
+        "+".join(names),
+        tuple(text for dataset in datasets for text in dataset.train_texts),
+        np.concatenate([dataset.train_labels + start for dataset, start in zip(datasets, first)]).astype(np.int32),
+        tuple(text for dataset in datasets for text in dataset.test_texts),
+        np.concatenate([dataset.test_labels + start for dataset, start in zip(datasets, first)]).astype(np.int32),
+        tuple(f"{dataset.name}/{label}" for dataset in datasets for label in dataset.label_names),
+        datasets[0].unicode,
+    )
+
+
 def _columns(rows: Iterable[Row], part: str) -> tuple[tuple[str, ...], list[str]]:
     """Texts and label names of one part; labels of bool and float are refused, since they are mostly a wrong column."""
     texts, names = [], []

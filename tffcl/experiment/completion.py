@@ -3,6 +3,9 @@
 `results.json` gains
   memory: bytes at the end of the run, as they are held for rehearsal: `client` (the client with most) and `server`,
     each with the rows and with the bytes of as many raw images (`..._raw_images`, one byte a pixel); `encoder`.
+  selection_same_domain, selection_label_overlap: in the scenario `mixed`, of the entries that a client was given for a
+    task the share of the same set, and the share with a label in common; the mean over clients and tasks that were
+    given some.
   pretraining_accuracy: on task 1, before the run.
   accuracy_by_task, average_accuracy_by_task: where all tasks were pooled, of the one model on each of the original
     ones, [1][T] and its mean; `nll_of_tasks` and `average_nll_of_tasks` likewise of a density, [C][T].
@@ -16,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -26,6 +29,7 @@ from tffcl import archive, client_works, datasets, models, storage
 from tffcl.options import OptionError
 from tffcl.program import cohorts
 from tffcl.program.state import RunState
+from tffcl.streams import domains_of
 from tffcl.templates import ContinualProcess
 
 _SAMPLES, _MOST_CLIENTS = 10, 5
@@ -51,10 +55,36 @@ def finish(plan: Any, process: ContinualProcess, state: RunState, folder: Option
             more["pretraining_accuracy"] = plan.frozen.accuracy
     if plan.method.pool in ("clients", "all") and len(state.store):
         more.update(_of_original_tasks(plan, process, state))
+    if plan.scenario == "mixed" and process.num_foreign:
+        named = plan.stream.named_labels(plan.dataset.label_names)
+        more.update(selection_shares(named, state.base.entries, state.selections))
     network = getattr(process.work, "network", None)
     if isinstance(network, models.MADENetwork) and len(state.store):
         more.update(_of_densities(plan, process, state, folder))
     return more
+
+
+def selection_shares(
+    labels: Sequence[Sequence[Sequence[str]]],
+    entries: Sequence[tuple[int, int]],
+    selections: Sequence[Sequence[Sequence[int]]],
+) -> dict[str, Optional[float]]:
+    """How often selections are of the same set as the task, and have a label in common with it; None without any.
+
+    Args:
+      labels: `labels[client][task]`, names SET/LABEL.
+      entries: (client, task) of each entry of the knowledge base.
+      selections: `selections[task][client]`, ids of entries.
+    """
+    shares = []
+    for task, chosen in enumerate(selections):
+        for client, ids in enumerate(chosen):
+            own, others = labels[client][task], [labels[entries[entry][0]][entries[entry][1]] for entry in ids]
+            both = [(bool({*domains_of(own)} & {*domains_of(other)}), bool({*own} & {*other})) for other in others]
+            if both:
+                shares.append(np.mean(both, axis=0))
+    means = np.mean(shares, axis=0).tolist() if shares else [None, None]
+    return dict(zip(("selection_same_domain", "selection_label_overlap"), means))
 
 
 def _of_original_tasks(plan: Any, process: ContinualProcess, state: RunState) -> dict[str, Any]:

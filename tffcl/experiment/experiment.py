@@ -115,7 +115,8 @@ class Experiment:
             raise OptionError(
                 "clients_per_round", f"{self.clients_per_round} is more than --num-clients {self.num_clients}"
             )
-        if self.method.foreign == "aligned" and self.selection == "previous" and self.num_clients < 2:
+        alone = self.num_clients < 2 and not getattr(self, "include_own", False)
+        if self.method.foreign == "aligned" and self.selection == "previous" and alone:
             raise OptionError(
                 "num_clients",
                 f"{self.method.name} learns from the previous tasks of other clients and needs 2 or more, found "

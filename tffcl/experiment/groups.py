@@ -12,9 +12,10 @@ from tffcl.parts import Registry
 from tffcl.runtime import worker
 
 SEED_LIMIT = 2**32 - 1  # what gensim and numpy take
-SCENARIOS = Registry("scenario", "tffcl.scenarios", dict.fromkeys(("non-iid", "sequence", "domains")))
+SCENARIOS = Registry("scenario", "tffcl.scenarios", dict.fromkeys(("non-iid", "sequence", "mixed", "domains")))
 # Parameters of a scenario of the user's that the run fills in; it returns a `tffcl.streams.TaskStream`.
 SCENARIO_SUPPLIED = ("train_labels", "test_labels", "num_clients", "num_tasks", "seed", "label_names")
+_BY_LABEL = ("non-iid", "sequence", "mixed")  # scenarios in which tasks differ in their labels
 DOMAINS = ("rotations", "permutations", "mild", "classes")
 ENROLLMENTS = ("full", "decreasing", "increasing", "scattered")
 Assigned = tuple[tuple[tuple[str, ...], ...], ...]  # [client][task][label]
@@ -25,7 +26,8 @@ class Data(Options):
     """What is learned from."""
 
     data: Optional[str] = option(
-        None, "A data set by name (tffcl list), a folder with train.* and test.* tables, or FILE.py:NAME.",
+        None, "A data set by name (tffcl list), a folder with train.* and test.* tables, FILE.py:NAME, or several of "
+        "text, NAME+NAME+..., with labels called NAME/LABEL.",
         flag="--data", aliases=("--dataset",), metavar="NAME|PATH|FILE:NAME", recorded=False,
     )  # fmt: skip
     data_dir: Optional[str] = option(
@@ -72,16 +74,21 @@ class Stream(Options):
     """Who learns what, and when."""
 
     scenario: str = option(
-        "non-iid", "What a task is: a few labels, drawn for each task (non-iid) or without repetition at a client "
-        "(sequence); or all labels in another domain (domains); or a scenario of one's own, my_file.py:NAME.",
-        metavar="non-iid|sequence|domains|FILE:NAME", sparse=True,
+        "non-iid", "What a task is: a few labels, drawn for each task (non-iid), without repetition at a client "
+        "(sequence), or from one of the sets of --data NAME+NAME, drawn too (mixed); or all labels in another domain "
+        "(domains); or a scenario of one's own, my_file.py:NAME.",
+        metavar="non-iid|sequence|mixed|domains|FILE:NAME", sparse=True,
     )  # fmt: skip
     num_clients: int = option(3, "Clients.", least=1)
     num_tasks: int = option(5, "Tasks of each client.", least=1)
-    labels_per_task: int = option(4, "Labels of each task.", least=1, only=("non-iid", "sequence"))
+    labels_per_task: int = option(4, "Labels of each task.", least=1, only=_BY_LABEL)
     max_test_documents: Optional[int] = option(
         None, "Most test examples of each task; none for all with its labels.", least=1, sparse=True,
-        only=("non-iid", "sequence"), advanced=True,
+        only=_BY_LABEL, advanced=True,
+    )  # fmt: skip
+    max_train_documents: Optional[int] = option(
+        None, "Most training examples of each task, and validation ones in proportion; none for all that it gets.",
+        least=1, sparse=True, only=_BY_LABEL, advanced=True,
     )  # fmt: skip
     same_order: bool = option(False, "All clients learn the same labels in the same order.", only=("sequence",))
     overlap: float = option(

@@ -94,6 +94,11 @@ def natural_kind(data: Any) -> str:
         return getattr(data, "kind", None) or _no_kind(data)
     if data in NAMES:
         return NAMES[data]
+    if parts := union_of(data):
+        other = next((part for part in parts if natural_kind(part) != "text"), None)
+        if other is not None:
+            raise InputError(f"{data}: data sets of text can be joined, and {other} is {natural_kind(other)} data")
+        return "text"
     if is_own(data):
         with users_code(f"data set: {data}"):
             made = typing.get_type_hints(DATA.get(data)).get("return") if callable(DATA.get(data)) else None
@@ -129,7 +134,16 @@ def name_of(data: Any) -> Optional[str]:
     """What data are called; None where none are given."""
     if data is None or not isinstance(data, str):
         return getattr(data, "name", None)
+    if parts := union_of(data):
+        return "+".join(str(name_of(part)) for part in parts)
     return data if data in NAMES or is_own(data) else pathlib.Path(data).resolve().stem
+
+
+def union_of(data: Any) -> tuple[str, ...]:
+    """The names and folders of a union of text sets, `NAME+NAME+...`; empty where data are none."""
+    if not isinstance(data, str) or "+" not in data or data in NAMES or is_own(data) or pathlib.Path(data).exists():
+        return ()
+    return tuple(data.split("+"))
 
 
 def is_own(data: Any) -> bool:

@@ -214,7 +214,11 @@ class Plan:
             return transfers.NoTransfer()
         own = self.experiment.own.get("method")
         return self.group(Selection).transfer(
-            self.num_tasks, self.seed, len(self.dataset.label_names), None if own is None else self.group(own)
+            self.num_tasks,
+            self.seed,
+            len(self.dataset.label_names),
+            None if own is None else self.group(own),
+            self.stream.named_labels(self.dataset.label_names),
         )
 
     def network(self, num_foreign: Optional[int] = None) -> Network:

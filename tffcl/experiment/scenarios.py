@@ -34,8 +34,9 @@ def label_stream(experiment: Experiment, dataset: Any, num_clients: int) -> stre
     labels = (dataset.train_labels, dataset.test_labels)
     if SCENARIOS.is_own(experiment.scenario):
         stream = _own(experiment, dataset, num_clients)
-    elif experiment.scenario == "non-iid":
-        stream = streams.non_iid(
+    elif experiment.scenario in ("non-iid", "mixed"):
+        split: Any = streams.mixed if experiment.scenario == "mixed" else streams.non_iid
+        stream = split(
             *labels,
             num_clients=num_clients,
             num_tasks=experiment.num_tasks,
@@ -49,6 +50,9 @@ def label_stream(experiment: Experiment, dataset: Any, num_clients: int) -> stre
             logger.info("data: too few documents, or none to test with, for the labels %s; no task has them", names)
     else:
         stream = _sequence(experiment, dataset, labels, num_clients)
+    if experiment.max_train_documents is not None:
+        rows = (dataset.train_labels, experiment.max_train_documents, experiment.split_seed)
+        stream = streams.fewer_training(stream, *rows)
     if experiment.max_test_documents is not None:
         stream = streams.fewer_tests(stream, experiment.max_test_documents, experiment.split_seed)
     return stream
@@ -121,7 +125,7 @@ def _pools(experiment: Experiment, dataset: Any) -> Optional[list[range]]:
 
 def task_names(stream: streams.TaskStream, label_names: Sequence[str]) -> list[list[str]]:
     """What each client learns in each task, by the names of labels."""
-    return [["+".join(label_names[label] for label in task.labels) for task in tasks] for tasks in stream.tasks]
+    return [["+".join(labels) for labels in tasks] for tasks in stream.named_labels(label_names)]
 
 
 def pooled(stream: streams.TaskStream, pool: str) -> streams.TaskStream:

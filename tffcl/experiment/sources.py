@@ -62,10 +62,8 @@ def load(experiment: Experiment) -> Any:
         data = kinds.loaded(data, None if own is None else experiment.groups[own])
         kinds.natural_kind(data)  # says what it should be
     if kind == "text":
-        texts = datasets.load(data, experiment.data_dir) if isinstance(data, str) else data
-        if experiment.tokeniser is not None:
-            texts = dataclasses.replace(texts, unicode=experiment.tokeniser == "unicode")
-        return texts
+        parts = [_texts(experiment, part) for part in kinds.union_of(data) or (data,)]
+        return parts[0] if len(parts) == 1 else datasets.join_texts(parts)
     if kind == "binary":
         return _binary(experiment, data)
     if kind == "image" and isinstance(data, str):
@@ -73,6 +71,13 @@ def load(experiment: Experiment) -> Any:
     if kind == "vector":
         return datasets.load_arrays(data) if isinstance(data, str) else datasets.as_arrays(data)
     return data
+
+
+def _texts(experiment: Experiment, data: Any) -> datasets.TextDataset:
+    texts = datasets.load(data, experiment.data_dir) if isinstance(data, str) else data
+    if experiment.tokeniser is not None:
+        texts = dataclasses.replace(texts, unicode=experiment.tokeniser == "unicode")
+    return texts
 
 
 def _binary(experiment: Experiment, data: Any) -> datasets.BinaryVectors:

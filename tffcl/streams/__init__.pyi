@@ -2,9 +2,12 @@ from .domains import domain_sequence as domain_sequence
 from .enrollment import Enrollment as Enrollment
 from .enrollment import EnrollmentState as EnrollmentState
 from .splits import assigned_sequence as assigned_sequence
+from .splits import domains_of as domains_of
+from .splits import fewer_training as fewer_training
 from .splits import iid as iid
 from .splits import in_turn as in_turn
 from .splits import label_sequence as label_sequence
+from .splits import mixed as mixed
 from .splits import non_iid as non_iid
 from .splits import overlapping as overlapping
 from .stream import Task as Task

@@ -10,6 +10,7 @@ examples make a task; where several data sets follow each other, a label is a pa
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,8 +19,8 @@ from typing import Any, Union
 import numpy as np
 
 from tffcl.errors import StreamError, check_whole
-from tffcl.streams.division import PICK, Request, divide, generator, num_shared, ordered, pick_labels
-from tffcl.streams.stream import TaskStream
+from tffcl.streams.division import PICK, Request, divide, generator, num_shared, ordered, pick_labels, validation_counts
+from tffcl.streams.stream import Task, TaskStream
 
 _Labels = Union[Sequence[int], np.ndarray]  # row -> dataset label id, integer [n]
 
@@ -85,6 +86,72 @@ def non_iid(
     return divide(name, request, ordered(request, picks), _excluded(capacities))
 
 
+def mixed(
+    train_labels: _Labels,
+    test_labels: _Labels,
+    *,
+    num_clients: int = 3,
+    num_tasks: int = 5,
+    labels_per_task: int = 4,
+    validation_share: float = 1 / 8,
+    seed: int = 42,
+    order_seed: int = 1,
+    label_names: Sequence[str] | None = None,
+    min_documents: int = 4,
+    require_test: bool = True,
+) -> TaskStream:
+    """Mixed domains: each task is of one of several sets of labels, drawn at random, and picks labels of it.
+
+    A label's set is what stands before the "/" in its name, as `tffcl.datasets.join_texts` writes it. A task has
+    `labels_per_task` labels of its set, or all that can be picked where the set has fewer. Documents are divided as in
+    `non_iid`, whose arguments the others are.
+
+    >>> stream = mixed([0, 1, 2, 3] * 40, [0, 1, 2, 3], num_clients=1, num_tasks=3, labels_per_task=2,
+    ...                label_names=["a/x", "a/y", "b/x", "b/y"])
+    >>> [task.labels for task in stream.tasks[0]]
+    [(2, 3), (0, 1), (2, 3)]
+
+    Raises:
+      StreamError: labels without a set, or data that cannot give this; the message says what would be possible.
+    """
+    request = Request(
+        train_labels, test_labels, num_clients, num_tasks, validation_share, seed, label_names, min_documents,
+        require_test, 0.0, 1, order_seed,
+    )  # fmt: skip
+    check_whole("labels_per_task", labels_per_task, 1, StreamError)
+    sets = domains_of(label_names or ())
+    capacities = request.capacities(lambda documents: documents // max(1, min_documents), min_documents)
+    usable = {
+        name: {label: capacities[label] for label, own in enumerate(sets) if own == name and capacities[label]}
+        for name in dict.fromkeys(sets)
+    }
+    names = [name for name, labels in usable.items() if labels]
+    drawn = generator(seed, PICK).integers(len(names), size=request.total_tasks)
+    picks: list[tuple[int, ...]] = [()] * request.total_tasks
+    for number, name in enumerate(names):
+        own = np.flatnonzero(drawn == number).tolist()
+        size = min(labels_per_task, len(usable[name]))
+        found = pick_labels(usable[name], len(own), size, generator(seed, PICK, number))
+        for place, labels in zip(own, found):
+            picks[place] = labels
+    return divide("mixed", request, ordered(request, picks), _excluded(capacities))
+
+
+def domains_of(label_names: Iterable[str]) -> list[str]:
+    """The set of each label called SET/LABEL.
+
+    Raises:
+      StreamError: a label without a set.
+    """
+    parted = [name.partition("/") for name in label_names]
+    without = next((name for name, slash, _ in parted if not slash), None)
+    if without is not None or not parted:
+        raise StreamError(
+            f"mixed domains need labels called SET/LABEL, found {without!r}; join sets, as --data trec6+r8 does"
+        )
+    return [name for name, _, _ in parted]
+
+
 def overlapping(train_labels: _Labels, test_labels: _Labels, *, overlap: float = 1.0, **options: Any) -> TaskStream:
     """As `non_iid`, but tasks that share a label also share documents of it.
 
@@ -139,6 +206,38 @@ def iid(
 
 def _excluded(capacities: dict[int, int]) -> tuple[int, ...]:
     return tuple(label for label, count in capacities.items() if count == 0)
+
+
+def fewer_training(stream: TaskStream, train_labels: _Labels, most: int, seed: int = 42) -> TaskStream:
+    """The same stream with at most `most` training documents in each task; a label keeps its share, and at least one.
+
+    Validation documents are as much fewer, but at least one. `train_labels` are the dataset label ids of all rows.
+
+    Raises:
+      StreamError: `most` is no whole number, or less than a task's labels.
+    """
+    check_whole("most", most, 1, StreamError)
+    known = np.asarray(train_labels)
+
+    def cut(task: Task) -> Task:
+        if len(task.train) <= most:
+            return task
+        if most < len(task.labels):
+            raise StreamError(
+                f"task {task.task} of client {task.client} has {len(task.labels)} labels, which {most} training "
+                "documents cannot show; ask for more"
+            )
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(task.client, task.task, 0)))
+        parts = [rng.permutation(task.train[known[task.train] == label]) for label in task.labels]
+        dropped = validation_counts([len(part) for part in parts], 1 - most / len(task.train))
+        held_out = min(len(task.validation), max(1, round(len(task.validation) * most / len(task.train))))
+        return dataclasses.replace(
+            task,
+            train=np.concatenate([part[count:] for part, count in zip(parts, dropped)]),
+            validation=rng.choice(task.validation, held_out, replace=False),
+        )
+
+    return dataclasses.replace(stream, tasks=tuple(tuple(map(cut, tasks)) for tasks in stream.tasks))
 
 
 def label_sequence(

@@ -99,6 +99,10 @@ class TaskStream:
             )
         return self.tasks[client][task]
 
+    def named_labels(self, label_names: Sequence[str]) -> list[list[tuple[str, ...]]]:
+        """`[client][task]`: names of the task's labels, given those of the data set."""
+        return [[tuple(label_names[label] for label in task.labels) for task in tasks] for tasks in self.tasks]
+
 
 def cumulative(stream: TaskStream) -> TaskStream:
     """Cumulative replay: task t trains on all that its client has had in tasks 0..t.

@@ -1,5 +1,8 @@
 from .centroids import CentroidPrivacy as CentroidPrivacy
 from .centroids import document_vectors as document_vectors
+from .controls import Oracle as Oracle
+from .controls import OwnTasks as OwnTasks
+from .controls import Sampled as Sampled
 from .knowledge_base import KnowledgeBase as KnowledgeBase
 from .similarity import build_sit_decision as build_sit_decision
 from .sit import SIT as SIT
@@ -7,7 +10,6 @@ from .transfer import AllPast as AllPast
 from .transfer import NoTransfer as NoTransfer
 from .transfer import PreviousTask as PreviousTask
 from .transfer import RandomTask as RandomTask
-from .transfer import Sampled as Sampled
 from .transfer import Transfer as Transfer
 from .transfer import Zeroed as Zeroed
 from .transfer import past_entries as past_entries

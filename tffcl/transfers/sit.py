@@ -15,11 +15,10 @@ import numpy as np
 from tffcl import errors
 from tffcl.transfers.centroids import CLUSTERINGS, CentroidPrivacy, cluster_centres
 from tffcl.transfers.knowledge_base import KnowledgeBase, Summary
+from tffcl.transfers.options import SIMILARITIES
 from tffcl.transfers.transfer import Transfer, past_entries
 
 logger = logging.getLogger(__name__)
-
-SIMILARITY_NAMES = ("mean_cosine", "centred_cosine", "best_match", "mmd")
 
 
 class SIT(Transfer):
@@ -63,7 +62,7 @@ class SIT(Transfer):
         self.k, self.q = errors.check_whole("k", k, 1), errors.check_whole("q", q, 1)
         self.min_cluster_size = errors.check_whole("min_cluster_size", min_cluster_size, 1)
         self.clustering = errors.check_choice("clustering", clustering, CLUSTERINGS)
-        self.similarity = errors.check_choice("similarity", similarity, SIMILARITY_NAMES)
+        self.similarity = errors.check_choice("similarity", similarity, SIMILARITIES)
         self.include_own = include_own
         self.privacy, self.noised = privacy, privacy is not None
         if privacy is not None and clustering != "kmeans":

@@ -190,27 +190,6 @@ class AllPast(_PerClient):
         return sorted(past_entries(knowledge_base, task, client), key=lambda entry: -entries[entry][1])
 
 
-class Sampled(_PerClient):
-    """Each client receives at most K entries, drawn without replacement from all past tasks of the others.
-
-    The baseline of SIT's selection.
-
-    Args:
-      k: K, 1 or more.
-      seed: the draw is a function of (seed, task, client) and of what the knowledge base holds.
-    """
-
-    def __init__(self, k: int, seed: int = 0):
-        self.k, self.seed = errors.check_whole("k", k, 1), errors.check_whole("seed", seed, 0)
-
-    def num_foreign(self, num_clients: int) -> int:
-        del num_clients
-        return self.k
-
-    def _entries(self, knowledge_base: KnowledgeBase, task: int, client: int) -> list[int]:
-        return _drawn(past_entries(knowledge_base, task, client), self.k, (self.seed, task, client))
-
-
 class _Wrapped(Transfer):
     """Does what another transfer does; ablations override where they differ."""
 
