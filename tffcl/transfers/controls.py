@@ -59,7 +59,7 @@ class OwnTasks(_AtMostK):
 
 
 class Oracle(_AtMostK):
-    """Each client receives the at most K past tasks that have most in common with its task, equals at random.
+    """Each client receives at most K entries: the past tasks that have most in common with its own, equals at random.
 
     A task with nothing in common is never chosen. The oracle knows all tasks from the plan of the run; no client tells
     it anything.
