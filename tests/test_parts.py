@@ -10,7 +10,7 @@ import pytest
 from tffcl import Experiment, datasets, parts
 from tffcl.algorithms import registry
 from tffcl.errors import InputError
-from tffcl.experiment import kinds, sources
+from tffcl.experiment import kinds, loading
 from tffcl.experiment.groups import SCENARIOS
 from tffcl.flags import parse_run
 from tffcl.models.registry import NETWORKS
@@ -220,6 +220,6 @@ def test_a_table_is_data(name, head, row, kind, taken, tmp_path):
     path = tmp_path / name
     path.write_text("\n".join([head, *(row.format("xy"[n % 2]) for n in range(20))]) + "\n")
     experiment = parse_run(["ewc", "--data", str(path)])
-    loaded = sources.load(experiment)
+    loaded = loading.load(experiment)
     assert (experiment.kind, type(loaded), loaded.name, loaded.label_names) == (kind, taken, "mine", ("x", "y"))
     assert (len(loaded.train_labels), len(loaded.test_labels)) == (16, 4)

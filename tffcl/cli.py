@@ -9,10 +9,9 @@ from typing import Any, Optional
 import click
 
 from tffcl.algorithms import registry
-from tffcl.console import exit_with
 from tffcl.experiment import kinds
 from tffcl.experiment.groups import SCENARIOS
-from tffcl.flags import RunGroup
+from tffcl.flags import RunGroup, exit_with
 from tffcl.models.registry import NETWORKS
 from tffcl.papers import FIL_VER_TABLES
 from tffcl.transfers.options import TRANSFERS

@@ -1,10 +1,11 @@
-"""Flags of the command line, made of options: help in groups, configuration files. No TensorFlow here."""
+"""Flags of the command line, made of options: help in groups, configuration files, exit codes. No TensorFlow here."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import json
+import logging
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,12 +15,11 @@ import click
 
 from tffcl.algorithms import registry
 from tffcl.algorithms.method import Method
-from tffcl.console import exit_with
-from tffcl.errors import InputError
-from tffcl.experiment import defaults, kinds
-from tffcl.experiment.experiment import Experiment, describe
+from tffcl.errors import InputError, TffclError
+from tffcl.experiment import Experiment, describe, kinds
 from tffcl.experiment.groups import SCENARIOS
-from tffcl.options import Field, fields_of, flat, parse
+from tffcl.options import Field, OptionError, fields_of, flat, parse
+from tffcl.runtime import quiet
 from tffcl.transfers.options import TRANSFERS
 
 if sys.version_info >= (3, 11):
@@ -101,7 +101,7 @@ class ExperimentCommand(click.Command):
         chosen = self._experiment
         several = [chosen]
         if chosen.data is None:
-            others = defaults.data_with_defaults(chosen.method, chosen.kind)
+            others = kinds.data_with_defaults(chosen.method, chosen.kind)
             several += [chosen.replace(data=name) for name in others if name in kinds.NAMES]
         found: list[click.Parameter] = [
             _flag(several, field, title) for title, group in chosen.group_types for field in fields_of(group)
@@ -310,3 +310,56 @@ def script(method: str, *, compare: Sequence[str] = ()) -> Callable[[Callable[[A
         return program
 
     return decorate
+
+
+# -- a command as a program: quiet logs, lines for the user on stderr, errors as one line ---------------------------
+
+
+def exit_with(command: click.Command, name: str = "tffcl", args: Optional[Sequence[str]] = None) -> None:
+    """Runs a click command and ends the process: 0, 2 for wrong input (`name: error: ...`), 130 for Ctrl-C."""
+    quiet.quiet_logs()  # before anything imports TensorFlow
+    quiet.collect_seldom()
+    _show_lines(name)
+    try:
+        sys.exit(command.main(args=args, prog_name=name, standalone_mode=False) or 0)
+    except (click.ClickException, TffclError) as error:
+        if isinstance(error, click.UsageError) and error.ctx is not None and error.message == error.ctx.get_help():
+            click.echo(error.message, err=True)  # a group without a command
+        else:
+            click.echo(f"{name}: error: {' '.join(_words(error).split())}", err=True)
+        sys.exit(2)
+    except click.Abort:
+        click.echo(f"{name}: interrupted; --resume with the same flags and --output-dir goes on", err=True)
+        sys.exit(130)
+    finally:
+        quiet.collect_as_usual()
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OptionError):
+        return f"--{error.name.replace('_', '-')}: {error.reason}"
+    return error.format_message() if isinstance(error, click.ClickException) else str(error)
+
+
+class _Lines(logging.Formatter):
+    """Information as it is, warnings with who says them."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        self._name = name
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if record.levelno <= logging.INFO else f"{self._name}: {record.levelname}: {text}"
+
+
+def _show_lines(name: str) -> None:
+    """What tffcl logs goes to stderr, line by line."""
+    logger = logging.getLogger("tffcl")
+    if logger.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines(name))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

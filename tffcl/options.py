@@ -14,7 +14,7 @@ import json
 import math
 import numbers
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional, Union
 
 from tffcl.errors import InputError
@@ -110,7 +110,8 @@ class Options:
             cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__), "", "Options:", *lines])
 
     def __post_init__(self) -> None:
-        for field in fields_of(type(self)):
+        owner: type = type(self)
+        for field in fields_of(owner):
             object.__setattr__(self, field.name, checked(field, getattr(self, field.name)))
 
 
@@ -130,19 +131,15 @@ class Field:
         return self.option.flag or "--" + self.name.replace("_", "-")
 
 
-_FIELDS: dict[type, tuple[Field, ...]] = {}
-
-
+@functools.cache
 def fields_of(owner: type) -> tuple[Field, ...]:
     """The options of a dataclass, in the order of their declaration."""
-    if owner not in _FIELDS:
-        hints = typing.get_type_hints(owner)
-        _FIELDS[owner] = tuple(
-            Field(field.name, *_without_none(hints[field.name]), field.default, field.metadata["option"])
-            for field in dataclasses.fields(owner)
-            if "option" in field.metadata
-        )
-    return _FIELDS[owner]
+    hints = typing.get_type_hints(owner)
+    return tuple(
+        Field(field.name, *_without_none(hints[field.name]), field.default, field.metadata["option"])
+        for field in dataclasses.fields(owner)
+        if "option" in field.metadata
+    )
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -340,8 +337,3 @@ def flat(document: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in document.items():
         found.update(value if isinstance(value, Mapping) else {name: value})
     return found
-
-
-def names_of(owners: Sequence[type]) -> list[str]:
-    """Names of all options of some dataclasses."""
-    return [field.name for owner in owners for field in fields_of(owner)]

@@ -6,6 +6,7 @@ from what stands in the run's state; times are of this process together with the
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -13,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
+import psutil
 
 from tffcl import metrics
-from tffcl.runtime import processes
 from tffcl.templates import admission, tff_types
 from tffcl.transfers import KnowledgeBase
 from tffcl.transfers.knowledge_base import Summary
@@ -73,13 +74,13 @@ def round_event(
     return event
 
 
-def by_path(measured: Any, path: str = "") -> dict[str, Any]:
-    """The values of nested measurements (mappings, sequences, `tff.structure.Struct`s) by their paths below `path`.
+def by_path(measured: Any) -> dict[str, Any]:
+    """The values of nested measurements (mappings, sequences, `tff.structure.Struct`s) by their paths.
 
     >>> by_path({"aggregator": (), "finalizer": {"update": {"rejected": np.int32(0)}}})
     {'finalizer/update/rejected': 0}
     """
-    return {place: np.asarray(value).tolist() for place, value in tff_types.leaves(measured, path)}
+    return {place: np.asarray(value).tolist() for place, value in tff_types.leaves(measured)}
 
 
 def add_left_out(event: Event, reasons: Mapping[int, str]) -> None:
@@ -205,15 +206,17 @@ def now() -> Spent:
 
 
 _LOOK_AGAIN_SECONDS = 10.0  # going through all processes takes tens of milliseconds, longer than a small round
-_children: tuple[float, list[int]] = (float("-inf"), [])
+_children: tuple[float, list[psutil.Process]] = (float("-inf"), [])
 
 
 def _children_seconds() -> float:
-    """CPU seconds of the living children of this process; 0 where the system tells of none."""
+    """CPU seconds of the living children of this process."""
     global _children
-    own = os.getpid()
     if time.monotonic() - _children[0] > _LOOK_AGAIN_SECONDS:
-        found = [pid for pid, parent in processes.parents().items() if parent == own]
-        _children = (time.monotonic(), found)
-    fields = map(processes.stat, _children[1])
-    return sum(processes.seconds_of(each) for each in fields if each and int(each[1]) == own)
+        _children = (time.monotonic(), psutil.Process().children())
+    seconds = 0.0
+    for child in _children[1]:
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if child.is_running():
+                seconds += child.cpu_times().user + child.cpu_times().system
+    return seconds

@@ -9,16 +9,17 @@ from typing import Any, Optional, Union
 import click
 
 from tffcl.errors import InputError
-from tffcl.reports.bars import final_accuracies, plot_accuracy_bars
 from tffcl.reports.curves import (
     clients_of,
+    final_accuracies,
     has_accuracy,
+    plot_accuracy_bars,
     plot_accuracy_by_round,
     plot_accuracy_per_round,
     plot_communication,
     plot_nll_by_task,
 )
-from tffcl.reports.maps import attention_of, load_samples, plot_accuracy_matrix, plot_attention, plot_samples
+from tffcl.reports.figures import attention_of, load_samples, plot_accuracy_matrix, plot_attention, plot_samples
 from tffcl.reports.run_files import PathLike, load_history, load_results, reading
 from tffcl.reports.tables import accuracy_matrix_table, by_task_table, nll_by_task_table, privacy_lines, results_table
 

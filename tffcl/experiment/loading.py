@@ -1,0 +1,310 @@
+"""The data of a run, loaded (by name, folder, file or object) and divided: who learns what, and when. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import pathlib
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from tffcl import datasets, streams
+from tffcl.datasets import raw_files
+from tffcl.errors import DatasetError, InputError, StreamError
+from tffcl.experiment import Experiment, kinds
+from tffcl.experiment.groups import ENROLLMENTS, SCENARIOS
+from tffcl.options import OptionError
+
+logger = logging.getLogger(__name__)
+
+_MOST_TABLE_BYTES = 1 << 22  # 1,000 clients in 2,000 tasks
+_MOST_CLIENTS = 10  # whose tasks or enrolment are printed
+
+
+def usual_data(experiment: Experiment) -> str:
+    """The name of the data set that a method has where none is given: the paper's if it is at hand."""
+    *wanted, ships = kinds.usual_data(experiment.method, experiment.kind)
+    name = next((name for name in wanted if _at_hand(name, experiment.data_dir)), ships)
+    missing = wanted[: wanted.index(name)] if name in wanted else wanted
+    if missing:
+        shown = {"sample": "the small sample that ships", "digits": "digits, 8 x 8"}.get(name, name)
+        logger.info(
+            "data: %s not at hand: taking %s; --data-dir DIR or --data NAME|PATH for other data",
+            " and ".join(missing), shown,
+        )  # fmt: skip
+    return name
+
+
+def _at_hand(name: str, data_dir: Optional[str]) -> bool:
+    """Whether a set lies on the disk, or comes from the network into the cache: texts alone are fetched unasked."""
+    if datasets.available(name, data_dir):
+        return True
+    try:
+        return name in kinds.TEXTS and datasets.load(name, data_dir) is not None
+    except DatasetError:
+        return False
+
+
+def load(experiment: Experiment) -> Any:
+    """The data set: a `TextDataset`, `ImageDataset`, `BinaryVectors` or `ArrayDataset`.
+
+    Raises:
+      DatasetError: the data are missing or malformed.
+    """
+    data, kind = experiment.data, experiment.kind
+    if kinds.is_own(data):
+        own = kinds.own_options(data)
+        data = kinds.loaded(data, None if own is None else experiment.groups[own])
+        kinds.natural_kind(data)  # says what it should be
+    if kind == "text":
+        texts = datasets.load(data, experiment.data_dir) if isinstance(data, str) else data
+        if experiment.tokeniser is not None:
+            texts = dataclasses.replace(texts, unicode=experiment.tokeniser == "unicode")
+        return texts
+    if kind == "binary":
+        return _binary(experiment, data)
+    if kind == "image" and isinstance(data, str):
+        return datasets.load_images(data, experiment.data_dir)
+    if kind == "vector":
+        return datasets.load_arrays(data) if isinstance(data, str) else datasets.as_arrays(data)
+    return data
+
+
+def _binary(experiment: Experiment, data: Any) -> datasets.BinaryVectors:
+    seed = experiment.split_seed if experiment.binarise == "stochastic" else None
+
+    def images(name: str) -> datasets.BinaryVectors:
+        return datasets.vectors_of_images(datasets.load_images(name, experiment.data_dir), seed=seed)
+
+    if isinstance(data, datasets.ImageDataset):
+        return datasets.vectors_of_images(data, seed=seed)
+    if not isinstance(data, str):
+        return data
+    if data == "mnist+letters":
+        return datasets.join_vectors(images("mnist"), images("emnist-letters"))
+    if data in kinds.BINARIES:
+        names = kinds.BINARY_SETS if data == "binary" else (data,)
+        return datasets.vectors_of_sets([datasets.load_binary(name, experiment.data_dir) for name in names])
+    return images(data)
+
+
+def encoded(experiment: Experiment, texts: datasets.TextDataset) -> datasets.EncodedTextDataset:
+    """Documents as word ids, with the vectors of the words in use; WordVectorError for vectors that cannot be used."""
+    source = experiment.embeddings or _usual_vectors(experiment.data_dir)
+    if source == "own":
+        tokenised = [texts.tokenise(text)[: experiment.max_words] for text in texts.train_texts]
+        vectors = datasets.train_word_vectors(tokenised, seed=experiment.seed)
+    else:
+        words = {word for text in (*texts.train_texts, *texts.test_texts) for word in texts.tokenise(text)}
+        vectors = datasets.load_word_vectors(source, words, allow_pickle=experiment.allow_pickle)
+    num_words, dimension = vectors.vectors.shape
+    logger.info("word vectors: %d words, %d dimensions, from %s", num_words, dimension, vectors.source)
+    return datasets.encode(texts, vectors, max_words=experiment.max_words)
+
+
+def _usual_vectors(data_dir: Optional[str]) -> str:
+    from tffcl.datasets import download, word_vectors
+
+    folder = data_dir or os.environ.get(download.ENVIRONMENT_VARIABLE)
+    files = sorted(pathlib.Path(os.path.expanduser(folder)).glob("glove/*.bin")) if folder else []
+    if files:
+        return str(files[0])
+    return "glove-50" if word_vectors.glove_available() else "own"
+
+
+def domains_of(experiment: Experiment, images: Any) -> datasets.Domains:
+    """The images as ever other domains, one a task."""
+    if experiment.data in kinds.PAIRS:
+        first, second = experiment.data.split("+")
+        every = datasets.mnist_fashion(
+            datasets.load_images(first, experiment.data_dir),
+            datasets.load_images(f"{second}-mnist", experiment.data_dir),
+        )
+    elif isinstance(images, datasets.Domains):
+        every = images
+    elif experiment.domains == "classes":
+        every = datasets.emnist_balanced(images)
+    elif experiment.domains == "mild":
+        every = datasets.mild(images)
+    elif experiment.domains == "permutations":
+        # Section 5.1 of FIL-VER permutes every task. Else the first is as it is, so that a convolution has something to
+        # learn.
+        keep = not getattr(experiment.method, "study", False)
+        every = datasets.permutations(images, experiment.num_tasks, experiment.split_seed, keep_first=keep)
+    else:
+        count = experiment.num_tasks
+        every = datasets.rotations(images, [360 * turn / count for turn in range(count)])
+    if experiment.num_tasks > len(every):
+        raise OptionError(
+            "num_tasks",
+            f"{experiment.num_tasks} tasks, but {every.name} has {len(every)} domains, and each task is one",
+        )
+    return dataclasses.replace(every, domains=every.domains[: experiment.num_tasks])
+
+
+def checksum(arrays: Iterable[np.ndarray]) -> str:
+    """A short sum over all data of a run, so that it is not resumed with other ones."""
+    total = 0
+    for array in arrays:
+        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
+    return f"{total:08x}"
+
+
+def stream_of(
+    experiment: Experiment, dataset: Any, num_clients: int, enrollment: streams.Enrollment
+) -> streams.TaskStream:
+    """Who has which rows of a data set in which task.
+
+    Args:
+      experiment: scenario and sizes.
+      dataset: `datasets.Domains`, or one that has `train_labels`, `test_labels` and `label_names`.
+      num_clients: clients to divide the data over.
+      enrollment: who is active in which domain.
+
+    Raises:
+      StreamError: the labels or examples do not allow what is asked for.
+    """
+    labels = (dataset.train_labels, dataset.test_labels)
+    if experiment.scenario == "domains":
+        return streams.domain_sequence(
+            *labels,
+            num_clients=experiment.num_clients,
+            examples_per_task=experiment.examples_per_task,
+            enrollment=enrollment,
+            test_examples=experiment.test_examples,
+            seed=experiment.split_seed,
+            shared_base=dataset.shared_base,
+        )
+    if SCENARIOS.is_own(experiment.scenario):
+        stream = _own(experiment, dataset, num_clients)
+    elif experiment.scenario == "non-iid":
+        stream = streams.non_iid(
+            *labels,
+            num_clients=num_clients,
+            num_tasks=experiment.num_tasks,
+            labels_per_task=experiment.labels_per_task,
+            seed=experiment.split_seed,
+            order_seed=experiment.seed,
+            label_names=dataset.label_names,
+        )
+        if stream.excluded_labels:
+            names = ", ".join(dataset.label_names[label] for label in stream.excluded_labels)
+            logger.info("data: too few documents, or none to test with, for the labels %s; no task has them", names)
+    else:
+        stream = _sequence(experiment, dataset, labels, num_clients)
+    if experiment.max_test_documents is not None:
+        stream = streams.fewer_tests(stream, experiment.max_test_documents, experiment.split_seed)
+    return stream
+
+
+def _own(experiment: Experiment, dataset: Any, num_clients: int) -> streams.TaskStream:
+    supplied = {
+        "train_labels": dataset.train_labels,
+        "test_labels": dataset.test_labels,
+        "num_clients": num_clients,
+        "num_tasks": experiment.num_tasks,
+        "seed": experiment.split_seed,
+        "label_names": dataset.label_names,
+    }
+    options = experiment.groups[experiment.own["stream"]] if "stream" in experiment.own else None
+    stream = SCENARIOS.make(experiment.scenario, supplied, options)
+    if not isinstance(stream, streams.TaskStream):
+        raise InputError(
+            f"scenario: {experiment.scenario} makes a {type(stream).__name__}, expected a tffcl.streams.TaskStream"
+        )
+    if (stream.num_clients, stream.num_tasks) != (num_clients, experiment.num_tasks):
+        raise InputError(
+            f"scenario: {experiment.scenario} makes {stream.num_clients} clients with {stream.num_tasks} tasks; "
+            f"--num-clients {num_clients} and --num-tasks {experiment.num_tasks} were asked for"
+        )
+    return stream
+
+
+def _sequence(experiment: Experiment, dataset: Any, labels: Sequence[Any], num_clients: int) -> streams.TaskStream:
+    common: dict[str, Any] = {
+        "seed": experiment.split_seed,
+        "label_names": dataset.label_names,
+        "overlap": experiment.overlap,
+    }
+    if experiment.assign:
+        assigned = _ids(experiment.assign, dataset)[:num_clients]
+        stream = streams.assigned_sequence(labels[0], labels[1], assigned, **common)
+    else:
+        stream = streams.label_sequence(
+            labels[0],
+            labels[1],
+            num_clients=num_clients,
+            num_tasks=experiment.num_tasks,
+            labels_per_task=experiment.labels_per_task,
+            pools=_pools(experiment, dataset),
+            same_order=experiment.same_order,
+            **common,
+        )
+    for client, tasks in enumerate(task_names(stream, dataset.label_names)[:_MOST_CLIENTS]):
+        logger.info("tasks of client %d: %s", client + 1, ", ".join(tasks))
+    return stream
+
+
+def _ids(assigned: Sequence[Any], dataset: Any) -> list[list[list[int]]]:
+    """`--assign` with label ids in the place of names."""
+    known = {name: label for label, name in enumerate(dataset.label_names)}
+    for name in (name for tasks in assigned for task in tasks for name in task if name not in known):
+        raise OptionError("assign", f"{dataset.name} has no label {name!r}; its labels are {', '.join(known)}")
+    return [[[known[name] for name in task] for task in tasks] for tasks in assigned]
+
+
+def _pools(experiment: Experiment, dataset: Any) -> Optional[list[range]]:
+    """Of digits and letters: first tasks of digits, then as many of letters (the odd one is of digits)."""
+    if experiment.data != "mnist+letters":
+        return None
+    num_tasks, num_digits = experiment.num_tasks, 10
+    first = (num_tasks + 1) // 2
+    return [range(num_digits)] * first + [range(num_digits, len(dataset.label_names))] * (num_tasks - first)
+
+
+def task_names(stream: streams.TaskStream, label_names: Sequence[str]) -> list[list[str]]:
+    """What each client learns in each task, by the names of labels."""
+    return [["+".join(label_names[label] for label in task.labels) for task in tasks] for tasks in stream.tasks]
+
+
+def pooled(stream: streams.TaskStream, pool: str) -> streams.TaskStream:
+    """The stream as a method meets it: cumulative for replay, one task for the offline ones."""
+    makers = {"cumulative": streams.cumulative, "clients": streams.federated_offline, "all": streams.offline}
+    return makers[pool](stream) if pool in makers else stream
+
+
+def enrollment_of(experiment: Experiment) -> streams.Enrollment:
+    """Who is enrolled when: a scenario of FIL-VER's section 4, or the table in a file.
+
+    Raises:
+      StreamError: a table of another size, or with a cell that is no state or cannot follow the one before it.
+      OptionError: no such scenario or file.
+    """
+    clients, tasks, given = experiment.num_clients, experiment.num_tasks, experiment.enrollment
+    if given in ENROLLMENTS:
+        return getattr(streams.Enrollment, given)(clients, tasks)
+    path = pathlib.Path(given)
+    try:
+        lines = raw_files.read_lines(path, max_bytes=_MOST_TABLE_BYTES)
+    except DatasetError as error:
+        raise OptionError(
+            "enrollment", f"{given} is neither one of {', '.join(ENROLLMENTS)} nor a table in a file ({error})"
+        ) from error
+    try:
+        rows = [_cells(line.strip()) for line in lines if line.strip()]
+        found = streams.Enrollment.from_table(rows, num_clients=clients, num_tasks=tasks, name=path.stem)
+    except StreamError as error:
+        raise StreamError(f"{path}: {error}") from error
+    for client, row in enumerate(found.table()[:_MOST_CLIENTS]):
+        logger.info("enrolment of client %d: %s", client + 1, row)
+    return found
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of a line: separated by tabs or commas, or signs one after the other."""
+    separator = next((sign for sign in "\t,;" if sign in line), None)
+    return list(line) if separator is None else [cell.strip() for cell in line.split(separator)]
