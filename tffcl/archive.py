@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import IO, Any, Union
+from typing import IO, Any, BinaryIO, Union
 
 import numpy as np
 
@@ -40,15 +40,15 @@ def write(path: str | os.PathLike[str], arrays: Named) -> None:
     Raises:
       RunError: the file cannot be written; what stood at `path` still stands.
     """
-    storage.write_whole(path, lambda file: _save(file, arrays))
 
+    def save(file: BinaryIO) -> None:
+        """As `np.savez`, which on a full disk leaves an archive open that complains when it is collected."""
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, array in arrays.items() if isinstance(arrays, Mapping) else arrays:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
-def _save(file: IO[bytes], arrays: Named) -> None:
-    """As `np.savez`, which on a full disk leaves an archive open that complains when it is collected."""
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, array in arrays.items() if isinstance(arrays, Mapping) else arrays:
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+    storage.write_whole(path, save)
 
 
 def read(path: str | os.PathLike[str], *needed: str) -> dict[str, np.ndarray]:

@@ -91,7 +91,12 @@ class ExperimentCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            others = _methods_with(error.option_name)
+            others = [
+                name
+                for name in registry.METHODS.names
+                for group in registry.find_method(name).option_groups()
+                if error.option_name in [field.flag for field in fields_of(group)]
+            ]
             if not others:
                 raise
             message = f"{error.option_name} is for {', '.join(others)}, not for {self._experiment.method.name}"
@@ -167,16 +172,6 @@ def _option(flag: str, text: str, title: str, metavar: str, multiple: bool = Fal
     return option
 
 
-def _methods_with(flag: str) -> list[str]:
-    """Methods that have a flag."""
-    methods = {name: registry.find_method(name) for name in registry.METHODS.names}
-    return [
-        name
-        for name, method in methods.items()
-        if flag in [field.flag for group in method.option_groups() for field in fields_of(group)]
-    ]
-
-
 def _flag(several: Sequence[Experiment], field: Field, title: str) -> click.Option:
     """The flag of an option of the first experiment, whose help shows the defaults in all of them."""
     experiment, declared = several[0], field.option
@@ -187,17 +182,19 @@ def _flag(several: Sequence[Experiment], field: Field, title: str) -> click.Opti
         option = click.Option([*flags, field.name], default=None, is_flag=True, help=text)
     else:
         option = click.Option(
-            [*names, field.name], type=_Value(field), multiple=declared.join, help=text, callback=_joined(declared.join)
+            [*names, field.name],
+            type=_Value(field),
+            multiple=declared.join,
+            help=text,
+            callback=_one_after_the_other if declared.join else None,
         )
     here = declared.suits(experiment.kind, experiment.scenario)
     option.title, option.advanced = title, declared.advanced or not here  # type: ignore[attr-defined]
     return option
 
 
-def _joined(join: bool) -> Any:
-    if not join:
-        return None
-    return lambda ctx, param, value: tuple(each for part in value for each in part) if value else None
+def _one_after_the_other(ctx: click.Context, param: click.Parameter, values: Sequence[tuple]) -> Optional[tuple]:
+    return tuple(each for value in values for each in value) if values else None
 
 
 def _default_shown(several: Sequence[Experiment], field: Field) -> str:

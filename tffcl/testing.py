@@ -110,7 +110,9 @@ class History:
             self.round(f"task {task}, round 1", [0, len(self.clients) - 1], without=[len(self.clients) - 1])
             self.evaluate(task)
             self.end(task)
-            _check_finite({"server": self.server, "view of client": self.views(task)}, f"after task {task}")
+            for path, leaf in leaves({"server": self.server, "view of client": self.views(task)}):
+                holds = leaf.dtype.kind != "f" or bool(np.isfinite(leaf).all())
+                _require(holds, "finite", f"{path} holds a value that is not finite after task {task}")
         return views
 
     def values(self) -> dict[str, Any]:
@@ -261,12 +263,6 @@ def _with_nan(data: Mapping[str, Any]) -> Optional[OrderedDict]:
             for name, values in data[part].items()
         )
     return spoiled
-
-
-def _check_finite(values: Any, when: str) -> None:
-    for path, leaf in leaves(values):
-        holds = leaf.dtype.kind != "f" or bool(np.isfinite(leaf).all())
-        _require(holds, "finite", f"{path} holds a value that is not finite {when}")
 
 
 def _reads(process: ContinualProcess, name: str) -> tff.Type:

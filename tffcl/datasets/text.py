@@ -275,7 +275,10 @@ def read_rows(
     if ending == ".jsonl":
         cells = _read_jsonl(content, path, text_column, label_column)
     else:
-        table = _read_csv(content, path) if ending == ".csv" else _read_tsv(content)
+        if ending == ".csv":
+            table = _read_csv(content, path)
+        else:
+            table = [(number, line.split("\t")) for number, line in enumerate(raw_files.split_lines(content), 1)]
         cells = _pick(table, path, text_column, label_column)
     rows: list[Row] = []
     for line, text, label in cells:
@@ -307,10 +310,6 @@ def _read_csv(text: str, path: PathLike) -> list[tuple[int, list[str]]]:
     finally:
         csv.field_size_limit(usual)
     return records
-
-
-def _read_tsv(text: str) -> list[tuple[int, list[str]]]:
-    return [(number, line.split("\t")) for number, line in enumerate(raw_files.split_lines(text), 1)]
 
 
 def _read_jsonl(text: str, path: PathLike, text_column: str, label_column: str) -> Iterator[tuple[int, Any, Any]]:

@@ -185,17 +185,12 @@ def train_word_vectors(
         # With more workers the order of updates, and with Python's own hash the start, differ from run to run
         model = Word2Vec(
             sentences, vector_size=dimension, window=window, min_count=min_count, sg=1, epochs=epochs,
-            alpha=0.05, seed=seed, workers=1, hashfxn=stable_hash,
+            alpha=0.05, seed=seed, workers=1, hashfxn=lambda word: zlib.crc32(str(word).encode()),
         )  # fmt: skip
     except RuntimeError as error:
         raise InputError(f"word vectors cannot be trained with min_count={min_count}: {error}") from error
     source = f"word2vec on {len(sentences)} own documents"
     return WordVectors(tuple(model.wv.index_to_key), np.asarray(model.wv.vectors, np.float32), source)
-
-
-def stable_hash(text: str) -> int:
-    """A hash that does not depend on PYTHONHASHSEED."""
-    return zlib.crc32(str(text).encode("utf-8"))
 
 
 def _path_of(source: Union[str, os.PathLike[str]]) -> Path:

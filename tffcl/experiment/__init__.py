@@ -71,19 +71,15 @@ class Experiment:
             ("own", _own_options(data, options)),
         ):
             object.__setattr__(self, name, value)
-        self._check_names()
         object.__setattr__(self, "given", self._checked(options))
         self._check_together()
         chosen.check(self)
 
-    def _check_names(self) -> None:
-        """Refuses an option of a part of the user's that another part declares, too."""
+    def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         names = [field.name for _, group in self.group_types for field in fields_of(group)]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise OptionError(twice, "is declared by two parts of this run; give your own another name")
-
-    def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         known = self.fields
         for name in options:
             if name not in known:

@@ -234,13 +234,18 @@ def _sequence(experiment: Experiment, dataset: Any, labels: Sequence[Any], num_c
         assigned = _ids(experiment.assign, dataset)[:num_clients]
         stream = streams.assigned_sequence(labels[0], labels[1], assigned, **common)
     else:
+        pools = None
+        if experiment.data == "mnist+letters":  # first tasks of digits, then as many of letters; the odd one of digits
+            of_digits = (experiment.num_tasks + 1) // 2
+            letters = range(10, len(dataset.label_names))
+            pools = [range(10)] * of_digits + [letters] * (experiment.num_tasks - of_digits)
         stream = streams.label_sequence(
             labels[0],
             labels[1],
             num_clients=num_clients,
             num_tasks=experiment.num_tasks,
             labels_per_task=experiment.labels_per_task,
-            pools=_pools(experiment, dataset),
+            pools=pools,
             same_order=experiment.same_order,
             **common,
         )
@@ -255,15 +260,6 @@ def _ids(assigned: Sequence[Any], dataset: Any) -> list[list[list[int]]]:
     for name in (name for tasks in assigned for task in tasks for name in task if name not in known):
         raise OptionError("assign", f"{dataset.name} has no label {name!r}; its labels are {', '.join(known)}")
     return [[[known[name] for name in task] for task in tasks] for tasks in assigned]
-
-
-def _pools(experiment: Experiment, dataset: Any) -> Optional[list[range]]:
-    """Of digits and letters: first tasks of digits, then as many of letters (the odd one is of digits)."""
-    if experiment.data != "mnist+letters":
-        return None
-    num_tasks, num_digits = experiment.num_tasks, 10
-    first = (num_tasks + 1) // 2
-    return [range(num_digits)] * first + [range(num_digits, len(dataset.label_names))] * (num_tasks - first)
 
 
 def task_names(stream: streams.TaskStream, label_names: Sequence[str]) -> list[list[str]]:

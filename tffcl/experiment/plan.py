@@ -333,6 +333,7 @@ class Plan:
           build: makes the process in the place of the method.
         """
         self.folder = self.directory()
+        comes_and_goes = self.experiment.scenario == "domains" and self.method.pool != "all"
         with self.open_runtime():
             process = (build or self.method.process)(self)
             quiet.collect_as_usual()
@@ -347,16 +348,12 @@ class Plan:
                 output_dir=self.folder,
                 resume=self.resume,
                 config=self.config(),
-                enrollment=self.enrollment if self._comes_and_goes else None,
+                enrollment=self.enrollment if comes_and_goes else None,
                 privacy=self.privacy,
                 client_files=self.client_files(),
                 on_start=self._on_start,
                 finish=self._finish,
             )
-
-    @property
-    def _comes_and_goes(self) -> bool:
-        return self.experiment.scenario == "domains" and self.method.pool != "all"
 
     def _on_start(self, folder: Optional[pathlib.Path]) -> None:
         """Writes experiment.toml, with which `--config` starts such a run again, and the frozen encoder."""

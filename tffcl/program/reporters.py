@@ -96,17 +96,16 @@ class Released:
 
     def report(self, event: Event) -> None:
         self._held.update(numbers_of(event))
-        if not self._is_last_round(event):  # what the end of the task adds belongs to the same key
-            key = event["task"] * self._num_rounds + event.get("round", self._num_rounds - 1) + 1
+        last = self._num_rounds - 1
+        # What the end of a task adds belongs to its last round.
+        if event["event"] != "round" or event["round"] < last:
+            key = event["task"] * self._num_rounds + event.get("round", last) + 1
             with _write_errors(self._manager):
                 _wait_for(functools.partial(self._manager.release, self._held, key))
             self._held = {}
 
     def close(self) -> None:
         """Nothing is held back but a last round whose task has not ended; a resumed run releases it."""
-
-    def _is_last_round(self, event: Event) -> bool:
-        return event["event"] == "round" and event["round"] == self._num_rounds - 1
 
 
 class _RunFiles(Released):

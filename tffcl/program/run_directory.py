@@ -186,7 +186,9 @@ class Checkpoints:
                 continue
             for failure in failures:
                 logger.warning("%s; going on from the checkpoint before it", failure)
-            self._remove_later(step)
+            for later in self._steps():  # damaged: lest they be taken for the last again
+                if later > step:
+                    self._remove(self._folder / f"{later:08d}.json")
             self._remove_old(self._steps())
             return restored
         if failures:
@@ -259,12 +261,6 @@ class Checkpoints:
 
     def _steps(self) -> list[int]:
         return sorted(int(path.stem) for path in self._folder.glob("*.json") if _MANIFEST.fullmatch(path.name))
-
-    def _remove_later(self, step: int) -> None:
-        """Damaged ones after the one that is gone on from, lest they be taken for the last again."""
-        for later in self._steps():
-            if later > step:
-                self._remove(self._folder / f"{later:08d}.json")
 
     def _remove_old(self, steps: list[int]) -> None:
         """Manifests first, so that none stands without its files."""

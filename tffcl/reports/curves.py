@@ -295,7 +295,7 @@ def plot_accuracy_bars(
     pooled = {name: [100 * final_accuracies(one)] for name, one in (references or {}).items()}
     num_tasks = max(len(row) for rows in (*finals.values(), *pooled.values()) for row in rows)
     ticks = [_broken(figures.numbered_name(names, task)) for task in range(num_tasks)] + ["Average"]
-    group = max(0.35 + 0.17 * len(finals), 0.085 * max(map(_width, ticks)))
+    group = max(0.35 + 0.17 * len(finals), 0.085 * max(len(line) for tick in ticks for line in tick.split("\n")))
     figure = figures.new_figure(max(4.6, 2 + len(ticks) * group), 3.3)
     axis = figure.subplots()
     drawn = {
@@ -303,7 +303,8 @@ def plot_accuracy_bars(
         for place, (label, rows) in enumerate(finals.items())
     }
     for place, (name, rows) in enumerate(pooled.items()):
-        drawn[name] = _draw_line(axis, place, _with_average(rows, num_tasks)[0])
+        heights, starts = _with_average(rows, num_tasks)[0], np.arange(len(ticks)) - 0.5
+        drawn[name] = axis.hlines(heights, starts, starts + 1, zorder=2.5, **figures.reference_style(place))
     axis.set_xticks(range(len(ticks)), ticks)
     axis.set_xlim(-0.55, len(ticks) - 0.45)
     axis.set_ylim(0, 104)  # room for numbers
@@ -350,16 +351,7 @@ def _draw_bars(axis: Any, place: int, num_bars: int, rows: np.ndarray) -> Any:
     return bars
 
 
-def _draw_line(axis: Any, place: int, heights: np.ndarray) -> Any:
-    starts = np.arange(len(heights)) - 0.5
-    return axis.hlines(heights, starts, starts + 1, zorder=2.5, **figures.reference_style(place))
-
-
 def _broken(tick: str) -> str:
     """A tick's number, and its name below, cut short."""
     number, _, name = tick.partition(": ")
     return f"{number}\n{name if len(name) <= 14 else name[:11] + '...'}".rstrip()
-
-
-def _width(tick: str) -> int:
-    return max(map(len, tick.split("\n")))

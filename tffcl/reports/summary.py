@@ -71,16 +71,14 @@ def report(
         for folder in folders if plots else ():
             write_plots(folder)
             click.echo(f"plots: {pathlib.Path(folder) / 'plots'}")
-        for path in [] if compare is None else _compared(folders, results, compare):
+        paths: list[pathlib.Path] = []
+        if compare is not None and any(each.get("nll") for each in results):
+            named = {pathlib.Path(folder).name: each for folder, each in zip(folders, results)}
+            paths = [plot_nll_by_task(named, compare)]
+        elif compare is not None:
+            paths = compare_plots(folders, compare)
+        for path in paths:
             click.echo(f"plot: {path}")
-
-
-def _compared(folders: Sequence[str], results: Sequence[Mapping[str, Any]], output: str) -> Sequence[pathlib.Path]:
-    """Pictures of all runs together."""
-    if not any(each.get("nll") for each in results):
-        return compare_plots(folders, output)
-    named = {pathlib.Path(folder).name: each for folder, each in zip(folders, results)}
-    return [plot_nll_by_task(named, output)]
 
 
 def write_plots(run_dir: PathLike) -> list[pathlib.Path]:
@@ -146,7 +144,10 @@ def compare_plots(folders: Sequence[PathLike], output: PathLike) -> list[pathlib
         raise InputError("compare_plots needs at least one run directory, got none")
     found = [load_results(folder) for folder in folders]
     results = dict(zip(_labels(folders, found), found))
-    references = {label: one for label, one in results.items() if _is_pooled(one)}
+    # Those that learned as one task what they are scored on as several.
+    references = {
+        label: one for label, one in results.items() if len(final_accuracies(one)) > (one.get("num_tasks") or 1)
+    }
     if len(references) == len(results):
         references = {}
     shown = {label: one for label, one in results.items() if label not in references}
@@ -169,11 +170,6 @@ def _labels(folders: Sequence[PathLike], results: Sequence[Mapping[str, Any]]) -
     ]
     # Folders of one name in different places, or one folder twice.
     return [label if labels.count(label) == 1 else f"{label} {number}" for number, label in enumerate(labels, start=1)]
-
-
-def _is_pooled(results: Mapping[str, Any]) -> bool:
-    """Whether a run learned as one task what it is scored on as several."""
-    return len(final_accuracies(results)) > (results.get("num_tasks") or 1)
 
 
 def task_names(results: Sequence[Mapping[str, Any]]) -> Optional[list[str]]:
