@@ -31,15 +31,7 @@ Arrays = OrderedDict  # from names to arrays
 
 
 def write(path: str | os.PathLike[str], arrays: Named) -> None:
-    """Writes a file whole or not at all (`tffcl.storage.write_whole`).
-
-    Args:
-      path: of the file.
-      arrays: a mapping, or pairs of a name and an array, which are asked for one by one.
-
-    Raises:
-      RunError: the file cannot be written; what stood at `path` still stands.
-    """
+    """Writes a file as `tffcl.storage.write_whole`; pairs of a name and an array are asked for one by one."""
 
     def save(file: BinaryIO) -> None:
         """As `np.savez`, which on a full disk leaves an archive open that complains when it is collected."""
@@ -54,12 +46,8 @@ def write(path: str | os.PathLike[str], arrays: Named) -> None:
 def read(path: str | os.PathLike[str], *needed: str) -> dict[str, np.ndarray]:
     """All arrays of a file, each compared with its CRC-32; no more is read, or held, than the file has bytes.
 
-    Args:
-      path: of the file.
-      *needed: names of arrays that have to be there.
-
     Raises:
-      RunError: no such file, or one that is damaged, cut short or of another kind.
+      RunError: no such file, one that is damaged, cut short or of another kind, or without an array that is needed.
     """
     with _opened(path) as archive:
         found = {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
@@ -137,17 +125,14 @@ class Shelf:
     The file has no name (it lies in `tempfile.gettempdir()`, which TMPDIR decides): the system takes it back when the
     process ends, whatever ends it. Nothing in it outlives the process; checkpoints are another matter.
 
-    Room that is no longer used is used again. Arrays are not to be written to: put new ones in their place.
+    Room that is no longer used is used again. Arrays are not to be written to: put new ones in their place. `memory` is
+    how many bytes of arrays may stay in memory (None: `MEMORY_BYTES`); what was used last does so in any case.
 
     >>> shelf = Shelf(memory=8)
     >>> for key in range(3):
     ...     shelf[key] = {"value": np.full(2, key, np.int32)}
     >>> [shelf[key]["value"].tolist() for key in shelf], shelf.memory_used, shelf.num_bytes(0)
     ([[0, 0], [1, 1], [2, 2]], 8, 8)
-
-    Args:
-      memory: bytes of arrays that may stay in memory; what was used last does so in any case. None for
-        `MEMORY_BYTES`.
     """
 
     def __init__(self, memory: int | None = None):
@@ -224,11 +209,7 @@ class _File:
         self._end = 0
 
     def write(self, arrays: Arrays) -> _Place:
-        """Writes arrays to the first free place that is large enough, or to the end.
-
-        Raises:
-          RunError: there is no room on the disk.
-        """
+        """Writes arrays to the first free place that is large enough, or to the end; RunError on a full disk."""
         kinds = tuple((name, array.dtype, array.shape) for name, array in arrays.items())
         place = _Place(self._room(sum(array.nbytes for array in arrays.values())), 0, kinds)
         offset = place.start

@@ -238,13 +238,10 @@ _SCALARS: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": 
 
 @functools.cache
 def options_of(part: Callable[..., Any], supplied: tuple[str, ...] = ()) -> Optional[type]:
-    """The parameters of a function or class that are options, as a dataclass; None without any.
+    """The parameters of a part of the user's (a function or class) that are options, as a dataclass; None without any.
 
-    Those with a default and an annotation int, float, str or bool are; their help is what the docstring's `Args` say.
-
-    Args:
-      part: of the user's: a method's builder, a network, a data set, a transfer, a scenario.
-      supplied: parameters that whoever calls it fills in.
+    Those with a default and an annotation int, float, str or bool are, but those that are `supplied` by whoever calls
+    it; their help is what the docstring's `Args` say.
 
     >>> def network(input_shape, num_classes, width: int = 32):
     ...     '''A network.

@@ -28,12 +28,9 @@ _REFERENCE = re.compile(r"(?P<where>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w
 
 
 class Registry:
-    """The parts of one kind.
+    """The parts of one kind ("method", for example): those that ship, and the entry points of a group.
 
-    Args:
-      kind: "method", for example, as messages call it.
-      group: of entry points.
-      shipped: name -> "module:attribute", or the part itself.
+    `shipped` is name -> "module:attribute", or the part itself.
     """
 
     def __init__(self, kind: str, group: str, shipped: Mapping[str, Any]):
@@ -65,12 +62,7 @@ class Registry:
         )
 
     def make(self, reference: str, supplied: Mapping[str, Any], options: Any = None) -> Any:
-        """Calls a part of the user's.
-
-        Args:
-          reference: names a function or class.
-          supplied: what it may take by name; it gets what its signature has.
-          options: the values of its own options (`tffcl.options.options_of`), or None.
+        """Calls a part of the user's with what its signature has of `supplied`, and the values of its own options.
 
         Raises:
           InputError: it is nothing to call, or fails.

@@ -91,13 +91,9 @@ class Frozen:
 def freeze(plan: Any, pretrained: bool, noise: bool, folder: Optional[pathlib.Path] = None) -> Frozen:
     """Takes the encoder from a run directory that has one, else pre-trains or draws it; logs how good it is.
 
-    All methods with the same kind of encoder, the same seed and the same first task get the same one.
-
-    Args:
-      plan: data and options.
-      pretrained: whether it learns from the first task, by the clients that have examples in it.
-      noise: whether memories are made by another encoder, which was never trained.
-      folder: the run directory.
+    All methods with the same kind of encoder, the same seed and the same first task get the same one. If pre-trained it
+    learns from the first task, by the clients that have examples in it; with `noise` memories are made by another one,
+    which was never trained.
 
     Raises:
       RunError: files in the run directory that cannot be used.

@@ -157,13 +157,7 @@ def checksum(arrays: Iterable[np.ndarray]) -> str:
 def stream_of(
     experiment: Experiment, dataset: Any, num_clients: int, enrollment: streams.Enrollment
 ) -> streams.TaskStream:
-    """Who has which rows of a data set in which task.
-
-    Args:
-      experiment: scenario and sizes.
-      dataset: `datasets.Domains`, or one that has `train_labels`, `test_labels` and `label_names`.
-      num_clients: clients to divide the data over.
-      enrollment: who is active in which domain.
+    """Who has which rows of a data set (`Domains`, or one with labels) in which task; enrollment matters to domains.
 
     Raises:
       StreamError: the labels or examples do not allow what is asked for.

@@ -46,13 +46,8 @@ def round_event(
     they sent (`tffcl.templates.admission`), their own training was not finite, or they are among `not_reported`,
     since their worker got lost. Unknown metrics pass through by their own names.
 
-    Args:
-      task: number of the task, from 0.
-      round_num: number of the round within it, from 0.
-      participants: the clients that took part.
-      client_metrics: what `next` reported for each of them whose worker did not get lost.
-      measured: what the parts at the server measured, which `next` gives last.
-      scores: by name, for every client its scores on tasks 0..task; None in a round without evaluation.
+    `client_metrics` are what `next` reported for each participant whose worker did not get lost, `measured` what the
+    parts at the server measured; there are no scores in a round without evaluation.
     """
     event: Event = {"event": "round", "task": task, "round": round_num, "participants": list(participants)}
     reasons = {}

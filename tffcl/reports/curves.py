@@ -219,9 +219,7 @@ def plot_nll_by_task(results: Mapping[str, Any], path: PathLike, *, key: str = "
 def cumulative_megabytes(history: History, key: str) -> list[float]:
     """MB sent by the end of each round, all clients together; a task's end counts with the task's last round.
 
-    Args:
-      history: events.
-      key: "bytes_up" or "bytes_down", or either with "_dense"; an event without that number counts as sent.
+    An event without the number of dense bytes counts as sent.
     """
     sent, sums = 0.0, []
     for event in history:

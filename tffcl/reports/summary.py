@@ -50,12 +50,8 @@ def report(
 ) -> None:
     """Prints one table over all runs, and for a single run its matrices; draws the plots of each.
 
-    Args:
-      folders: run directories.
-      markdown: tables in Markdown.
-      plots: whether to draw.
-      compare: for densities a file for one picture of the NLL of all runs after each task, for classifiers a folder
-        for two of their accuracy.
+    `compare` is, for densities, a file for one picture of the NLL of all runs after each task, for classifiers a folder
+    for two of their accuracy.
 
     Raises:
       InputError: a folder that holds no finished run, or other values than a run writes.

@@ -50,12 +50,9 @@ def check(address: str) -> int:
 
 
 def serve(host: str, port: int, threads: Optional[int]) -> None:
-    """Runs a worker until SIGTERM or SIGINT.
+    """Runs a worker until SIGTERM or SIGINT, behind one address of this machine or all (0.0.0.0, ::).
 
-    Args:
-      host: Where to listen: one address of this machine, or 0.0.0.0 or :: for all.
-      port: Port to listen on; 0 for a free one.
-      threads: Threads of the worker; None leaves it to TensorFlow.
+    Port 0 is a free one; without `threads` their number is left to TensorFlow.
 
     Raises:
       RunError: The address is taken or none of this machine's; the worker cannot be contained; the worker has ended.

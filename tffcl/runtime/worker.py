@@ -126,9 +126,8 @@ def find_worker_binary() -> pathlib.Path:
 def worker_environment(num_threads: Optional[int] = None, repeatable: bool = True) -> dict[str, str]:
     """Environment of a worker: flat memory, quiet logs, repeatable sums; variables that the user has set win.
 
-    Args:
-      num_threads: Threads within one operation, and across operations; None leaves it to TensorFlow.
-      repeatable: Whether TensorFlow refuses operations that differ from run to run, such as random ones without a seed.
+    Threads are those within one operation, and across operations. With `repeatable` TensorFlow refuses operations that
+    differ from run to run, such as random ones without a seed.
     """
     environment = {**_ENVIRONMENT, "TF_DETERMINISTIC_OPS": str(int(repeatable)), **os.environ}
     if num_threads is not None:
