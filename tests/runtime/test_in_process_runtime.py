@@ -211,7 +211,7 @@ def test_an_unknown_device_is_one_clear_line():
     for name in ("/GPU:17", "nonsense", "/CPU:1"):
         with pytest.raises(errors.InputError, match=rf"TensorFlow sees no '{name}' here, only .*CPU:0"):
             runtime.in_process(name)
-    with pytest.raises(errors.InputError, match="clients_at_once: expected at least 1"):
+    with pytest.raises(errors.InputError, match="clients_at_once must be a whole number, 1 or more; got 0"):
         runtime.in_process(clients_at_once=0)
 
 

@@ -27,7 +27,7 @@ from tensorflow_federated.python.core.impl.types import type_conversions
 from tffcl import errors
 from tffcl.runtime import values
 from tffcl.runtime.graphs import GraphFunction
-from tffcl.runtime.runtime import Runtime, check_default_num_clients, compile_to_native, operation_error
+from tffcl.runtime.runtime import Runtime, compile_to_native, operation_error
 from tffcl.runtime.values import Clients, Everyone
 
 # From what the intrinsics of a call share (here a `Scope`), and the values of references, to a value.
@@ -318,9 +318,8 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
         """
         if clients_at_once is None:
             clients_at_once = max(1, len(os.sched_getaffinity(0)) // _CORES_OF_A_CLIENT)
-        if clients_at_once < 1:
-            raise errors.InputError(f"clients_at_once: expected at least 1, or None; found {clients_at_once}")
-        self.default_num_clients = check_default_num_clients(default_num_clients)
+        errors.check_whole("clients_at_once", clients_at_once, 1)
+        self.default_num_clients = errors.check_whole("default_num_clients", default_num_clients, 0)
         self.device = None if device is None else _find_device(device)
         self._threads = ClientThreads(self.device, clients_at_once)
         self._closed = self._logged = False

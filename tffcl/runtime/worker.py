@@ -131,8 +131,7 @@ def worker_environment(num_threads: Optional[int] = None, repeatable: bool = Tru
     """
     environment = {**_ENVIRONMENT, "TF_DETERMINISTIC_OPS": str(int(repeatable)), **os.environ}
     if num_threads is not None:
-        if num_threads < 1:
-            raise errors.InputError(f"num_threads must be at least 1, or None for all cores; found {num_threads}")
+        errors.check_whole("num_threads", num_threads, 1)
         for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
             environment[name] = str(num_threads)
     return environment

@@ -32,7 +32,7 @@ from tffcl.runtime.executor import (
     WorkerStub,
 )
 from tffcl.runtime.in_process_runtime import Plan
-from tffcl.runtime.runtime import Runtime, check_default_num_clients, compile_to_native
+from tffcl.runtime.runtime import Runtime, compile_to_native
 
 logger = logging.getLogger(__name__)
 
@@ -264,7 +264,7 @@ class LocalRuntime(Runtime):
         self, num_threads: Optional[int] = None, repeatable: bool = True, default_num_clients: int = 0
     ) -> None:
         """Starts the worker, which takes about a second. See `local`."""
-        check_default_num_clients(default_num_clients)
+        errors.check_whole("default_num_clients", default_num_clients, 0)
         self.worker = worker_lib.Worker(num_threads, repeatable=repeatable)
         self._stub = WorkerStub(self.worker.address, self._lost)
         super().__init__(WorkerContext(WorkerExecutorFactory(self._stub, default_num_clients)))
@@ -322,9 +322,8 @@ class RemoteRuntime(Runtime):
         errors.check_above_zero("patience", patience)
         if call_timeout is not None:
             errors.check_above_zero("call_timeout", call_timeout)
-        check_default_num_clients(default_num_clients)
-        if on_lost_worker not in ON_LOST_WORKER:
-            raise errors.InputError(f"on_lost_worker: expected {' or '.join(ON_LOST_WORKER)}, found {on_lost_worker!r}")
+        errors.check_whole("default_num_clients", default_num_clients, 0)
+        errors.check_choice("on_lost_worker", on_lost_worker, ON_LOST_WORKER)
         for address in addresses:
             reason = worker_lib.probe(address, _START_SECONDS)
             if reason is not None:
@@ -363,8 +362,7 @@ class LocalWorkers(RemoteRuntime):
         self, num_workers: int, num_threads: Optional[int] = None, repeatable: bool = True, **options: Any
     ) -> None:
         """Starts the workers. See `local`; `options` are those of `RemoteRuntime`."""
-        if num_workers < 1:
-            raise errors.InputError(f"num_workers: expected at least 1, found {num_workers}")
+        errors.check_whole("num_workers", num_workers, 1)
         with contextlib.ExitStack() as started:
             self.processes = [
                 started.enter_context(worker_lib.Worker(num_threads, repeatable=repeatable)) for _ in range(num_workers)
