@@ -16,9 +16,9 @@ import click
 from tffcl.algorithms import registry
 from tffcl.algorithms.method import Method
 from tffcl.errors import InputError, TffclError
-from tffcl.experiment import Experiment, describe, kinds
+from tffcl.experiment import Experiment, kinds
 from tffcl.experiment.groups import SCENARIOS
-from tffcl.options import Field, OptionError, fields_of, flat, parse
+from tffcl.options import Field, OptionError, fields_of, flat, parse, shown
 from tffcl.runtime import quiet
 from tffcl.transfers.options import TRANSFERS
 
@@ -204,8 +204,12 @@ def _default_shown(several: Sequence[Experiment], field: Field) -> str:
         return f"  [default: the first at hand of {', '.join(names)} and {ships}, which ships]"
     if field.type is bool and not experiment.defaults[field.name]:
         return ""
-    shown = describe(several, field.name)
-    return "" if shown == "none" and experiment.defaults[field.name] is None else f"  [default: {shown}]"
+    by_value: dict[str, list[str]] = {}
+    for each in several:
+        by_value.setdefault(shown(each.defaults.get(field.name)), []).append(each.data_name)
+    (usual, _), *others = by_value.items()
+    text = "; ".join([usual, *(f"{value} for {' and '.join(names)}" for value, names in others)])  # `10; 3 for sample`
+    return "" if text == "none" and experiment.defaults[field.name] is None else f"  [default: {text}]"
 
 
 def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:

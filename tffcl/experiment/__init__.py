@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from tffcl.algorithms import registry
@@ -15,7 +15,7 @@ from tffcl.errors import InputError
 from tffcl.experiment import kinds
 from tffcl.experiment.groups import SCENARIO_SUPPLIED, SCENARIOS, Data, Output, Privacy, Runtime, Stream
 from tffcl.models.registry import NetworkPart, network_of
-from tffcl.options import Field, OptionError, checked, fields_of, flat, options_of, shown, to_toml
+from tffcl.options import Field, OptionError, checked, fields_of, flat, options_of, to_toml
 from tffcl.program.results import Settings
 from tffcl.transfers.options import SUPPLIED as TRANSFER_SUPPLIED
 from tffcl.transfers.options import TRANSFERS
@@ -290,12 +290,3 @@ def _own_options(data: Any, options: Mapping[str, Any]) -> dict[str, type]:
         if registry_of.is_own(options.get(name)):
             found[title] = options_of(registry_of.get(options[name]), supplied)
     return {title: group for title, group in found.items() if group is not None}
-
-
-def describe(experiments: Iterable[Experiment], name: str) -> str:
-    """The default of an option over several data sets, as help shows it: `10; 3 for sample`."""
-    by_value: dict[str, list[str]] = {}
-    for each in experiments:
-        by_value.setdefault(shown(each.defaults.get(name)), []).append(each.data_name)
-    (usual, _), *others = by_value.items()
-    return "; ".join([usual, *(f"{value} for {' and '.join(names)}" for value, names in others)])
