@@ -56,6 +56,12 @@ _SEEDS = click.option(
 )
 _ROWS = click.option("--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]")
 _JOBS = click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+_WRITE = click.option(
+    "--write",
+    "page",
+    metavar="FILE.md#NAME",
+    help="Also put the table on a page, from <!-- table: NAME --> to <!-- end -->.",
+)
 _FLAGS = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS...]")
 
 
@@ -102,17 +108,19 @@ def reproduce() -> None:
 @_passed_on
 @_folder("fedseit")
 @_JOBS
+@_WRITE
 @_FLAGS
 def reproduce_fedseit(
     names: tuple[str, ...], variants: tuple[str, ...], retentions: tuple[float, ...], embeddings: Optional[str],
-    seeds: tuple[int, ...], output_dir: str, jobs: int, flags: tuple[str, ...], **passed: Any,
+    seeds: tuple[int, ...], output_dir: str, jobs: int, page: Optional[str], flags: tuple[str, ...],
+    **passed: Any,
 ) -> None:  # fmt: skip
     """Table 2 of the FedSeIT paper."""
     from tffcl.papers import fedseit, tables
 
     table = fedseit.table(names, variants, retentions)
     given = _as_flags({**passed, "passed_embeddings": embeddings}, flags)
-    tables.reproduce(table, table.rows, seeds, given, pathlib.Path(output_dir), jobs)
+    tables.reproduce(table, table.rows, seeds, given, pathlib.Path(output_dir), jobs, page)
 
 
 @reproduce.command("confedmade")
@@ -126,16 +134,17 @@ def reproduce_fedseit(
 @_passed_on
 @_folder("confedmade")
 @_JOBS
+@_WRITE
 @_FLAGS
 def reproduce_confedmade(
-    number: int, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, flags: tuple[str, ...],
-    **passed: Any,
+    number: int, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, page: Optional[str],
+    flags: tuple[str, ...], **passed: Any,
 ) -> None:  # fmt: skip
     """A table of the ConFedMADE paper."""
     from tffcl.papers import confedmade, tables
 
     table, root = confedmade.table(number), pathlib.Path(output_dir) / f"table{number}"
-    tables.reproduce(table, table.chosen(rows), seeds, _as_flags(passed, flags), root, jobs)
+    tables.reproduce(table, table.chosen(rows), seeds, _as_flags(passed, flags), root, jobs, page)
 
 
 @reproduce.command("fil-ver")
@@ -149,10 +158,11 @@ def reproduce_confedmade(
 @_passed_on
 @_folder("fil-ver")
 @_JOBS
+@_WRITE
 @_FLAGS
 def reproduce_fil_ver(
-    name: str, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, flags: tuple[str, ...],
-    **passed: Any,
+    name: str, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, page: Optional[str],
+    flags: tuple[str, ...], **passed: Any,
 ) -> None:  # fmt: skip
     """A table or figure of the FIL-VER paper."""
     root, given = pathlib.Path(output_dir) / name, _as_flags(passed, flags)
@@ -162,7 +172,7 @@ def reproduce_fil_ver(
         fil_ver.reproduce_leak(rows, seeds, given, root)
         return
     table = fil_ver.table(name)
-    tables.reproduce(table, table.chosen(rows), seeds, given, root, jobs)
+    tables.reproduce(table, table.chosen(rows), seeds, given, root, jobs, page)
 
 
 @tffcl.command()

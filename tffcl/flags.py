@@ -181,12 +181,10 @@ def _flag(several: Sequence[Experiment], field: Field, title: str) -> click.Opti
         flags = [f"{field.flag}/--no-{field.flag[2:]}"] if usual or field.default else [field.flag]
         option = click.Option([*flags, field.name], default=None, is_flag=True, help=text)
     else:
+        bare: dict[str, Any] = {} if declared.bare is None else {"is_flag": False, "flag_value": declared.bare}
+        joined = _one_after_the_other if declared.join else None
         option = click.Option(
-            [*names, field.name],
-            type=_Value(field),
-            multiple=declared.join,
-            help=text,
-            callback=_one_after_the_other if declared.join else None,
+            [*names, field.name], type=_Value(field), multiple=declared.join, help=text, callback=joined, **bare
         )
     here = declared.suits(experiment.kind, experiment.scenario)
     option.title, option.advanced = title, declared.advanced or not here  # type: ignore[attr-defined]

@@ -54,6 +54,7 @@ class Option:
       mark: the dataclass -> what this option adds to the method's name in tables, or "".
       only: kinds of data or scenarios that the option is for; empty for all.
       join: may be given several times, and the values are one after the other.
+      bare: the value of the flag by itself, and of True in Python; False is the default.
     """
 
     help: str = ""
@@ -72,6 +73,7 @@ class Option:
     mark: Optional[Callable[[Any], str]] = None
     only: tuple[str, ...] = ()
     join: bool = False
+    bare: Optional[str] = None
 
     def suits(self, kind: str, scenario: str) -> bool:
         """Whether the option has a meaning for data of a kind in a scenario."""
@@ -188,6 +190,8 @@ _NUMBERS = {int: (numbers.Integral, "a whole number"), float: (numbers.Real, "a 
 
 def _of_type(field: Field, value: Any) -> Any:
     kind = field.type
+    if field.option.bare is not None and isinstance(value, bool):
+        return field.option.bare if value else field.default
     if kind in _NUMBERS:
         wanted, words = _NUMBERS[kind]
         if isinstance(value, bool) or not isinstance(value, wanted):

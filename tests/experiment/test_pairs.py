@@ -18,7 +18,8 @@ KINDS = ("text", "image", "vector", "binary")
 LABELLED = ("text", "image", "vector")
 SENSIBLE = {
     **dict.fromkeys(
-        ("local", "fedavg", "fedprox", "ewc", "fedprox-ewc", "fedcurv", "replay", "offline", "fedweit"), KINDS
+        ("local", "alone", "store-all", "fedavg", "fedprox", "ewc", "fedprox-ewc", "fedcurv", "replay", "offline",
+         "fedweit"), KINDS,
     ),
     "fedseit": ("text",),
     **dict.fromkeys(
@@ -45,7 +46,7 @@ SENSELESS = [
 # Whole runs of what differs in the code. The other baselines of the MADE family and of FIL-VER are the same parts under
 # other options, on the same data: tests/algorithms/test_contract.py takes each of them through the contract.
 SAME_PARTS = {
-    "fedprox-ewc", "fedweit-made-sync", "fedweit-made", "finetune", "cl-finetune", "cl-ewc",
+    "store-all", "fedprox-ewc", "fedweit-made-sync", "fedweit-made", "finetune", "cl-finetune", "cl-ewc",
     "ver-stats", "ver", "ebr", "ebr-no-sst", "vanilla", "offline-vee", "offline-ebr",
     "none", "noise", "random-encoder", "naive-end-to-end", "ebr-1x", "ebr-16x",
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 
 import numpy as np
@@ -91,9 +92,52 @@ def test_unknown_data_and_variants(data, variant):
 def test_what_is_finished_is_tabled_with_its_spread_and_not_run_again(tmp_path, capsys):
     table = fedseit.table(["trec6"], ["fedseit"], [1.0])
     for seed, accuracy in ((1, 0.80), (2, 0.84)):
-        finished(table, "trec6-lambda1-fedseit", tmp_path, seed, task_averaged_test_accuracy=accuracy, forgetting=0.01)
+        scores = {"task_averaged_test_accuracy": accuracy, "forgetting": 0.01, "bytes_up": [[1e6, 2e6]]}
+        finished(table, "trec6-lambda1-fedseit", tmp_path, seed, **scores)
     tables.reproduce(table, table.rows, [1, 2], SCHEDULE, tmp_path, 1)
-    assert printed_rows(capsys)[-1] == "| trec6 | 1 | fedseit | 82.0 +- 2.8 | 1.0 +- 0.0 | 2 | 83.6 |"
+    # Student's t with one degree of freedom, 12.706, times 2 points.
+    assert printed_rows(capsys)[-1] == "| trec6 | 1 | fedseit | 82.0 +- 25.4 | 1.0 +- 0.0 | - | 3 +- 0 | - | 2 | 83.6 |"
+
+
+def test_rows_are_paired_with_their_control_seed_by_seed(tmp_path, capsys):
+    table = fedseit.table(["trec6"], ["fedseit", "alone+warm"], [1.0])
+    own, alone = {1: 0.80, 2: 0.84, 3: 0.82}, {2: 0.83, 3: 0.80, 1: 0.78}
+    for variant, values in (("fedseit", own), ("alone+warm", alone)):
+        for seed, accuracy in values.items():
+            scores = {"task_averaged_test_accuracy": accuracy, "forgetting": 0.01, "bytes_up": [[0]]}
+            finished(table, f"trec6-lambda1-{variant}", tmp_path, seed, **scores)
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table: small -->\nan older one\n<!-- end -->\nafter\n")
+    tables.reproduce(table, table.rows, [1, 2, 3], SCHEDULE, tmp_path, 1, f"{page}#small")
+    shown = capsys.readouterr().out
+    differences = np.array([own[seed] - alone[seed] for seed in own]) * 100
+    width = 4.302653 * differences.std(ddof=1) / 3**0.5  # t with two degrees of freedom, from a printed table
+    assert f"| {differences.mean():+.1f} +- {width:.1f} | 3 | 83.6 |" in shown
+    assert page.read_text() == f"before\n<!-- table: small -->\n\n{shown}\n<!-- end -->\nafter\n"
+    lines = (tmp_path / "values.csv").read_text().splitlines()
+    assert lines[0] == "row,run,TTA %,forgotten %,MB kept,MB up"
+    assert [line.split(",")[:2] for line in lines[1:4]] == [["trec6-lambda1-fedseit", f"seed{n}"] for n in (1, 2, 3)]
+    assert [float(line.split(",")[2]) for line in lines[4:]] == pytest.approx([78.0, 83.0, 80.0])
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("page.md", "expected FILE.md#NAME"),
+        ("none.md#small", "none.md is no file"),
+        ("page.md#other", "has no <!-- table: other --> with <!-- end --> after it"),
+        ("page.md#open", "has no <!-- table: open -->"),
+    ],
+)
+def test_a_page_without_a_place_for_the_table_is_found_before_anything_runs(page, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "<!-- table: small -->\n<!-- end -->\n<!-- table: open -->\n"
+    (tmp_path / "page.md").write_text(text)
+    monkeypatch.setattr(tables._Run, "finish", lambda run: pytest.fail("a run began"))
+    table = fedseit.table(["trec6"], ["fedseit"], [1.0])
+    with pytest.raises(InputError, match=re.escape(message)):
+        tables.reproduce(table, table.rows, [1], SCHEDULE, tmp_path / "runs", 1, page)
+    assert (tmp_path / "page.md").read_text() == text
 
 
 def test_densities_in_a_table_and_a_picture(tmp_path, capsys):
@@ -106,8 +150,8 @@ def test_densities_in_a_table_and_a_picture(tmp_path, capsys):
     tables.reproduce(table, table.chosen(["mnist-confedmade", "mnist-offline"]), [1], SCHEDULE, tmp_path, 1)
     header, _, first, second, plot = capsys.readouterr().out.splitlines()
     assert header.startswith("| data | method | NLL | task known | newest | forgotten |")
-    assert first == "| mnist | offline | 82.00 | 82.00 | 82.00 | - | - | - | 1 | 72.68 | - |"
-    assert second == "| mnist | confedmade | 87.00 | 86.00 | - | 4.00 | - | - | 1 | 87.12 | 8.32 |"
+    assert first == "| mnist | offline | 82.00 | 82.00 | 82.00 | - | - | - | - | - | 1 | 72.68 | - |"
+    assert second == "| mnist | confedmade | 87.00 | 86.00 | - | 4.00 | - | - | - | - | 1 | 87.12 | 8.32 |"
     assert plot.endswith("nll-by-task-mnist.png")
 
 
@@ -157,7 +201,7 @@ def test_classifiers_in_a_table_and_two_pictures(tmp_path, capsys):
     header, _, first, second, *plots = capsys.readouterr().out.splitlines()
     assert header.startswith("| method | task 1 | task 2 | task 3 | task 4 | average | forgotten | MB up |")
     assert first == (
-        "| fil-ver | 85.0 +- 7.1 | 60.0 +- 0.0 | - | - | 72.5 +- 3.5 | 5.0 +- 0.0 | 3.50 +- 0.00 | 617.0 +- 0.0 | "
+        "| fil-ver | 85.0 +- 63.5 | 60.0 +- 0.0 | - | - | 72.5 +- 31.8 | 5.0 +- 0.0 | 3.50 +- 0.00 | 617.0 +- 0.0 | "
         "12.4 +- 0.0 | 2 | 57-65 |"
     )
     assert second.startswith("| offline | 90.0 +- 0.0 | 70.0 +- 0.0 | - | - | 80.0 +- 0.0 | - |")
@@ -236,9 +280,10 @@ def test_flags_of_the_command_reach_the_runs(run, monkeypatch, tmp_path, line, r
     monkeypatch.setattr(tables, "reproduce", lambda *args: given.append(args))
     done = run("reproduce", *line.split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    ((_, chosen, seeds, flags, root, jobs),) = given
+    ((_, chosen, seeds, flags, root, jobs, page),) = given
     assert [row.name for row in chosen] == rows
     assert sorted(flags) == sorted(passed)
+    assert page is None
     assert (seeds, jobs) == ((3,) if "--seed" in line else (1, 2), 1)
     assert str(root).startswith("runs/reproduce-")
 

@@ -48,6 +48,17 @@ def finished(tiny, process):
     return recorder, tiny.run(process, reporters=[recorder])
 
 
+def test_scores_as_just_learnt_are_those_of_each_task_s_last_round(finished):
+    recorder, made = finished
+    last = [event for event in recorder.events if event["event"] == "round" and event["round"] == 1]
+    by_hand = [[event["accuracy"][str(client)][event["task"]] for event in last] for client in range(len(made.scores))]
+    np.testing.assert_array_equal(made.just_learnt, by_hand)
+    told = made.to_json()
+    lost = [[row[task] - made.scores[client, 2, task] for task in (0, 1)] for client, row in enumerate(by_hand)]
+    np.testing.assert_allclose(told["forgetting_from_just_learnt"], np.mean(lost))
+    np.testing.assert_allclose(told["average_just_learnt"], np.mean(by_hand))
+
+
 def test_reporters_see_every_event(finished):
     recorder, _ = finished
     assert recorder.started == (3, 2, 0)

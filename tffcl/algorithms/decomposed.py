@@ -14,10 +14,13 @@ from tffcl import aggregators, client_works, errors, finalizers, models, templat
 from tffcl.algorithms.method import LABELS, Method
 from tffcl.client_works.options import Decomposition, LocalTraining
 from tffcl.models.registry import TextCNNConfig
+from tffcl.options import OptionError, Options, option
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
 
+    from tffcl.experiment import Experiment
+    from tffcl.experiment.plan import Plan
     from tffcl.templates import ContinualProcess
 
 
@@ -82,7 +85,8 @@ def build_fedseit(
 ) -> ContinualProcess:
     """FedSeIT (Chaudhary et al., 2022): foreign adaptives as aligned feature extractors (eq. 1-5).
 
-    Which adaptives arrive is the transfer's choice (`PreviousTask`, `SIT`); DLS is `Decomposition(share_dense=True)`.
+    Which adaptives arrive is the transfer's choice (`PreviousTask`, `SIT`); `Decomposition(share_dense="position")` is
+    DLS, "start" the label-aligned start, which takes a `tffcl.models.with_label_mask` and labels of the data set.
 
     Args:
       network: an `AlignedTextCNN`; or the sizes of one.
@@ -112,6 +116,49 @@ def build_local(
         network = models.TextCNN(network, 0)
     alone = dataclasses.replace(decomposition or Decomposition(), exchange=False)
     return build_decomposed(network, decomposition=alone, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone(Options):
+    """A client by itself."""
+
+    network_of: Optional[str] = option(
+        None, "Whose network it has: that of FedSeIT, with its further layer W_c, or that of FedWeIT; none for fedseit "
+        "on text, fedweit elsewhere.", choices=("fedseit", "fedweit"),
+        mark=lambda own: f"+{own.network_of}" if own.network_of else "",
+    )  # fmt: skip
+    warm_start: bool = option(
+        False, "Projections and head begin where the client's own last task ended, head columns by label.",
+        mark=lambda own: "+warm" if own.warm_start else "",
+    )  # fmt: skip
+
+
+def _build_alone(
+    network: models.Network, decomposition: Decomposition, alone: Alone, **options: Any
+) -> ContinualProcess:
+    kept = "start" if alone.warm_start else "no"
+    by_itself = dataclasses.replace(decomposition, exchange=False, share_dense=kept)
+    return build_decomposed(network, decomposition=by_itself, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class _AloneMethod(Method):
+    """A method without any exchange, with the network of another."""
+
+    def check(self, experiment: Experiment) -> None:
+        """See `Method.check`."""
+        if experiment.share_dense != "no":
+            raise OptionError("share_dense", f"{self.name} shares nothing; --warm-start keeps a client's own parts")
+        if experiment.network_of == "fedseit" and experiment.kind != "text":
+            raise OptionError("network_of", f"fedseit has a network of text, and here are {experiment.kind} data")
+
+    def aligns(self, plan: Plan) -> bool:
+        """See `Method.aligns`."""
+        return plan.network_of != "fedweit"
+
+    def by_label(self, plan: Plan) -> bool:
+        """See `Method.by_label`."""
+        return plan.warm_start
 
 
 def _build_unmasked(network: models.Network, decomposition: Decomposition, **options: Any) -> ContinualProcess:
@@ -149,4 +196,17 @@ LOCAL = Method(
     options={"decomposition": Decomposition},
     clients="alone",
 )
-METHODS = {each.name: each for each in (FEDSEIT, FEDWEIT, LOCAL)}
+ALONE = _AloneMethod(
+    "alone",
+    _build_alone,
+    "The control of what federation is worth: a method's own network, nothing exchanged.",
+    options={"decomposition": Decomposition, "alone": Alone},
+    clients="alone",
+)
+STORE_ALL = dataclasses.replace(
+    ALONE,
+    name="store-all",
+    about="The control of what memory is worth: as alone, and the network of every task is kept whole.",
+    defaults={"retention_form": "stored"},
+)
+METHODS = {each.name: each for each in (FEDSEIT, FEDWEIT, LOCAL, ALONE, STORE_ALL)}

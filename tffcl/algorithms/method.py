@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+from tffcl.client_works.options import Decomposition
 from tffcl.options import options_of
 from tffcl.parts import users_code
 from tffcl.transfers.options import Selection
@@ -82,6 +83,16 @@ class Method:
         """Option -> default on a data set, where it differs from `defaults` and from what suits the data."""
         del data
         return {}
+
+    def aligns(self, plan: Plan) -> bool:
+        """Whether foreign adaptives are feature extractors of their own in the network of text (FedSeIT)."""
+        del plan
+        return self.foreign == "aligned"
+
+    def by_label(self, plan: Plan) -> bool:
+        """Whether there is one head over the labels of the data set, of which each task has its own."""
+        shared = plan.group(Decomposition) if Decomposition in self.options.values() else None
+        return self.labels == "data" or (shared is not None and shared.by_label)
 
     def check(self, experiment: Experiment) -> None:
         """Refuses options that do not go together, before anything heavy begins.

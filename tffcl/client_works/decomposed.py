@@ -22,6 +22,20 @@ fixed B the best A_i is known,
     A_i = soft_threshold(kernel_i* - B * sigmoid(m_i), lambda_1 / (2 lambda_2)),
 
 so no past task takes part in a step at all, and no entry of a kernel ever drifts by more than lambda_1 / (2 lambda_2).
+But that threshold also cuts what the task itself has learned: at lambda_1 = 1e-3 and lambda_2 = 0.1 it is 5e-3, as
+large as the entries of a kernel, and the task is worse the moment it ends. So "drift", the default, puts lambda_1
+on the change of A_i: with A_i* as the task left it, pruned as it was sent,
+
+    A_i = A_i* + soft_threshold(kernel_i* - B * sigmoid(m_i) - A_i*, lambda_1 / (2 lambda_2)).
+
+The same bound on the drift holds, and a kernel is exact until B moves it by more. "stored" is that with a threshold of
+0: the kernel of every task kept whole.
+
+Shared local parts (`Decomposition.share_dense`). Under "start" a task begins from the server's projections and head,
+and trains them for itself; under "round" they come anew in every round. Both have one head column for each label of the
+data set, and a column is averaged over the clients whose examples have its label; where nothing is exchanged, a task
+begins from the client's own last ones. "position" is DLS as published: a column is a place in the task, whatever its
+label.
 """
 
 from __future__ import annotations
@@ -44,7 +58,7 @@ from tffcl.client_works.penalties import Measure, Penalties, PenaltySet
 from tffcl.client_works.plain import NetworkWork
 from tffcl.client_works.randomness import Step
 from tffcl.layers.kernels import KernelLayout, absolute_sum, decomposed_kernel, foreign_sum, prune, soft_threshold
-from tffcl.models.network import Network, Tensors
+from tffcl.models.network import Network, Tensors, occurring
 
 # The parameters of a task; a row of each is kept of every past task.
 CURRENT = ("mask_logits", "adaptive", "attention", "local")
@@ -59,9 +73,10 @@ def solved_adaptives(
     adaptive: tf.Tensor,
     reference: tf.Tensor,
 ) -> tf.Tensor:
-    """A_i of past tasks, float32 `[T, size]`: in closed form the exact minimiser, else as training left them.
+    """A_i of past tasks, float32 `[T, size]`, under the base as it is now; by gradient as training left them.
 
-    With lambda_2 = 0 the pull of lambda_1 leaves nothing of A_i; with both 0 nothing pulls, and A_i stays.
+    With lambda_2 = 0 nothing holds on to a task: in closed form the pull of lambda_1 leaves nothing of A_i, under
+    "drift" A_i stays as it was. With both 0 it stays in either form.
 
     Args:
       options: lambda_1, lambda_2 and the form.
@@ -71,9 +86,14 @@ def solved_adaptives(
       adaptive: A_i as stored, float32 `[T, size]`.
       reference: kernel_i*, float32 `[T, size]`.
     """
-    if options.retention_form == "gradient" or not (options.sparsity or options.retention):
+    form = options.retention_form
+    if form == "stored":
+        return reference - decomposed_kernel(layout, base, mask_logits, 0.0)
+    if form == "gradient" or not (options.sparsity or options.retention):
         return adaptive
     threshold = options.sparsity / (2.0 * options.retention) if options.retention else float("inf")
+    if form == "drift":
+        return adaptive + soft_threshold(reference - decomposed_kernel(layout, base, mask_logits, adaptive), threshold)
     return soft_threshold(reference - decomposed_kernel(layout, base, mask_logits, 0.0), threshold)
 
 
@@ -87,7 +107,7 @@ def drift(
 class DecomposedWork(NetworkWork):
     """Client work for any `Network`, with or without foreign adaptives.
 
-    The server's vector is the base B, then with DLS the shared local parts one after the other.
+    The server's vector is the base B, then the shared local parts one after the other.
 
     Args:
       network: trained by the client.
@@ -116,8 +136,12 @@ class DecomposedWork(NetworkWork):
         self._set_up(network, training, seed, penalties, phases)
         self.options, self._trains_past = decomposition, decomposition.retention_form == "gradient"
         self._adds_foreign = network.adds_foreign and network.num_foreign > 0
-        dense = network.shareable if decomposition.share_dense and decomposition.exchange else ()
-        self._dense = {name: network.local.slice_of(name) for name in dense}
+        dense = () if decomposition.share_dense == "no" else network.shareable
+        if decomposition.share_dense != "no" and not dense:
+            raise errors.InputError(f"share_dense: {type(network).__name__} has no local parts that could be shared")
+        # Where nothing is exchanged, a task begins from the client's own last ones.
+        self._kept = {name: network.local.slice_of(name) for name in dense if decomposition.by_label}
+        self._dense = {name: network.local.slice_of(name) for name in dense if decomposition.exchange}
         self._set_types()
 
     def _set_types(self) -> None:
@@ -172,7 +196,7 @@ class DecomposedWork(NetworkWork):
     # -- what passes between server and client ---------------------------------------------------------------
 
     def initialize_shared(self) -> tf.Tensor:
-        """B drawn once from the seed; with DLS also the first dense parameters."""
+        """B drawn once from the seed, and the first values of the shared local parts."""
         key = randomness.root_key(self._seed)
         base = self.network.initial_kernels(randomness.fold(key, randomness.BASE))
         return self.joined(base, self.network.initial_local(randomness.fold(key, randomness.LOCAL)))
@@ -190,7 +214,7 @@ class DecomposedWork(NetworkWork):
         return tf.where(tf.not_equal(theirs, 0.0), theirs, base) if self.options.exchange else base
 
     def local_in(self, local: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
-        """Local parameters with the server's values of the shared ones (DLS)."""
+        """Local parameters with the server's values of the shared ones."""
         if not self._dense:
             return local
         parts, start = self.network.local.split(local), self.network.kernels.size
@@ -199,17 +223,43 @@ class DecomposedWork(NetworkWork):
             start += part.stop - part.start
         return self.network.local.join(parts)
 
+    def _first_local(self, state: Tensors, task: tf.Tensor, key: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
+        """Local parameters at a task's start: drawn, the client's own last ones, or the server's."""
+        first = self.network.initial_local(key)
+        if self._kept:
+            own = {name: state["local"][part] for name, part in self._kept.items()}
+            own = self.network.local.join({**self.network.local.split(first), **own})
+            first = tf.where(task > 0, own, first)
+        return self.local_in(first, shared)
+
+    def _sent_locals(self, labels: tf.Tensor | None) -> tf.Tensor:
+        """Which entries of the shared local parts a client sends: bool, one after the other.
+
+        `labels`, int32 `[N]`, are those of its examples; None for all columns.
+        """
+        sent = []
+        for name, part in self._dense.items():
+            shape = dict(self.network.local.parts)[name]
+            column = name in self.network.of_labels and labels is not None
+            here = occurring(labels, shape[-1]) if column else tf.ones([shape[-1]], tf.bool)
+            sent.append(tf.reshape(tf.broadcast_to(here, shape), [part.stop - part.start]))
+        return tf.concat(sent, 0) if sent else tf.ones([0], tf.bool)
+
     def gate(self, mask_logits: tf.Tensor) -> tf.Tensor:
         """Which units the mask lets through, bool `[mask_size]`."""
         return tf.sigmoid(mask_logits) > self.options.gate_cutoff
 
     def outgoing(
-        self, values: Mapping[str, tf.Tensor], shared: tf.Tensor, support: tf.Tensor | None = None
+        self,
+        values: Mapping[str, tf.Tensor],
+        shared: tf.Tensor,
+        support: tf.Tensor | None = None,
+        labels: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The server's vector as a client sends it, and which of its entries it sends: float32 and bool.
 
-        `values` are the client's `base`, `mask_logits` and `local`; entries of the base outside `support`, float32
-        `[kernels.size]` of zeros and ones, are not sent.
+        `values` are the client's `base`, `mask_logits` and `local`. Entries of the base outside `support`, float32
+        `[kernels.size]` of zeros and ones, are not sent, nor head columns of labels outside `labels`, int32 `[N]`.
         """
         layout, base, mask_logits = self.network.kernels, values["base"], values["mask_logits"]
         if not self.options.exchange:
@@ -221,8 +271,7 @@ class DecomposedWork(NetworkWork):
             sent = layout.spread(tf.cast(self.gate(mask_logits), tf.float32)) > 0.5
         if support is not None:
             sent = tf.logical_and(sent, support > 0.5)
-        dense = tf.ones([self.shared_type.shape[0] - layout.size], tf.bool)
-        return self.joined(base, values["local"]), tf.concat([sent, dense], 0)
+        return self.joined(base, values["local"]), tf.concat([sent, self._sent_locals(labels)], 0)
 
     def _support(self, state: Tensors) -> tf.Tensor | None:
         """The entries that are sent and kept, float32 `[size]`; None for all."""
@@ -239,9 +288,8 @@ class DecomposedWork(NetworkWork):
         begun = self.next_task(state)
         key = randomness.fold(state["key"], begun["task"])
         logit = math.log(options.mask_start / (1.0 - options.mask_start))
-        local = network.initial_local(randomness.fold(key, randomness.LOCAL))
+        local = self._first_local(state, begun["task"], randomness.fold(key, randomness.LOCAL), shared)
         masks, past, reference = state["past_mask_logits"], state["past_adaptive"], state["past_reference"]
-        past = solved_adaptives(options, network.kernels, state["base"], masks, past, reference)
         if self._trains_past:
             reference = decomposed_kernel(network.kernels, state["base"], masks, past)
         new = dict(
@@ -250,8 +298,7 @@ class DecomposedWork(NetworkWork):
             mask_logits=tf.fill([network.kernels.mask_size], tf.constant(logit, tf.float32)),
             adaptive=self._supported(self.base_in(state["base"], shared) / options.adaptive_factor, state),
             attention=network.initial_attention(randomness.fold(key, randomness.ATTENTION)),
-            local=self.local_in(local, shared),
-            past_adaptive=past,
+            local=local,
             past_reference=reference,
             trained=tf.constant(0),
         )
@@ -267,7 +314,9 @@ class DecomposedWork(NetworkWork):
         """
         ended = {f"past_{name}": state[name] for name in CURRENT}
         layout, base = self.network.kernels, state["base"]
-        ended["past_reference"] = decomposed_kernel(layout, base, state["mask_logits"], state["adaptive"])
+        if self.options.retention_form in ("drift", "stored"):  # the kernel that the task was evaluated with
+            ended["past_adaptive"] = prune(state["adaptive"], self.options.sparsity)
+        ended["past_reference"] = decomposed_kernel(layout, base, state["mask_logits"], ended["past_adaptive"])
         if self._adds_foreign:
             ended["past_foreign"] = self._foreign_sum(state["attention"], state["foreign"])
         new = dict(state, **self.penalties.end_task(state, base, self._importance(state, state, data, tf.constant(0))))
@@ -295,7 +344,7 @@ class DecomposedWork(NetworkWork):
         local = self.masks.start(state["local"], data["context"], data["train"])
         if local is not state["local"]:  # the first values of a task's first round depend on its data
             local = tf.where(tf.equal(state["trained"], 0), local, state["local"])
-        first["local"] = self.local_in(local, shared)
+        first["local"] = local if self.options.share_dense == "start" else self.local_in(local, shared)
         if self._adds_foreign:  # once a round: every step reads them
             state = dict(state, foreign=self.network.kernels.columns(state["foreign"]))
         connectivity = self.connectivity(state["plan"], number)
@@ -326,7 +375,8 @@ class DecomposedWork(NetworkWork):
         entries, _ = self.penalties.end_round(here.state, changed["base"], importance)
         changed.update(entries)
         finite = all_finite(value for name, value in changed.items() if name not in ("schedule", "trained"))
-        upload, sent = self.outgoing(changed, here.shared, self._support(here.state))
+        labels = here.data["train"]["label"] if self.options.by_label and self.network.of_labels else None
+        upload, sent = self.outgoing(changed, here.shared, self._support(here.state), labels)
         kept, update, weight, metrics = self.accept_round(changed, here, upload, sent, here.shared, finite, metrics)
         metrics["open_gates"] = tf.reduce_mean(tf.cast(self.gate(kept["mask_logits"]), tf.float32))
         return kept, update, weight, metrics
@@ -365,7 +415,7 @@ class DecomposedWork(NetworkWork):
         layout, base, masks = self.network.kernels, view["base"], view["mask_logits"]
         adaptive = view["adaptive"][None]
         solved = solved_adaptives(self.options, layout, base, masks[None], adaptive, view["reference"])
-        if self._trains_past:  # the closed form is sparse as it is: pruning it would be drift
+        if self._trains_past:  # a solution is sparse as it is: pruning it would be drift
             solved = prune(solved, self.options.sparsity)
         # The first row is the past task's where there is one: no branch, whose untaken side would see no rows.
         current = prune(adaptive, self.options.sparsity)

@@ -40,6 +40,10 @@ class LocalTraining(Options):
         return self.gate_learning_rate / self.learning_rate
 
 
+RETENTION_FORMS = ("drift", "closed_form", "gradient", "stored")
+_SHARED_MARKS = {"no": "", "position": "+dls", "round": "+aligned-round", "start": "+aligned"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Decomposition(Options):
     """Hyperparameters of `DecomposedWork` (names and values of FedSeIT table 4 where it has them).
@@ -48,6 +52,7 @@ class Decomposition(Options):
       sparsity: lambda_1, weight of the L1 norm of sigmoid(m) and A, and the size below which A is pruned when it
         is sent and evaluated.
       retention: lambda_2, weight of the retroactive penalty (`tffcl.client_works.decomposed`).
+      retention_form: how past adaptives follow the base, see `tffcl.client_works.decomposed`.
       gate_cutoff: of ConFedMADE table 4.
       connectivity_aware: where the network's kernels stand under a connectivity mask M, L1 acts on A * M and entries
         outside M are neither sent nor kept (ConFedMADE eq. 6); False is FedWeIT on a masked network, as it is.
@@ -60,8 +65,10 @@ class Decomposition(Options):
     sparsity: float = option(1e-3, "lambda_1: mask and adaptive.", least=0)
     retention: float = option(1.0, "lambda_2: against forgetting.", least=0)
     retention_form: str = option(
-        "closed_form", "How past adaptives follow the base.", choices=("closed_form", "gradient"), sparse=True
-    )
+        "drift", "How past adaptives follow the base: drift makes up for what moved the kernel by more than lambda_1 / "
+        "(2 lambda_2), closed_form shrinks all of A by that, gradient trains the papers' term, stored keeps the kernel "
+        "of every task.", choices=RETENTION_FORMS, sparse=True,
+    )  # fmt: skip
     adaptive_factor: float = option(5.0, "A task's A starts at B over this.", advanced=True, sparse=True)
     mask_start: float = option(0.5, "sigmoid(m) at a task's start.", above=0, below=1, advanced=True, sparse=True)
     gate_cutoff: float = option(
@@ -71,11 +78,19 @@ class Decomposition(Options):
         "gated", "What is sent of B: B where the mask is open, or B * sigmoid(m).", choices=("gated", "scaled"),
         advanced=True, sparse=True,
     )  # fmt: skip
-    share_dense: bool = option(
-        False, "DLS: share the projections and the head too.", mark=lambda chosen: "+dls" if chosen.share_dense else ""
-    )
+    share_dense: str = option(
+        "no", "What is shared besides the base: projections and head, by label when a task begins (start) or in every "
+        "round (round); position is DLS as published: every round, head columns by their place in the task.",
+        choices=("no", "position", "round", "start"), bare="position",
+        mark=lambda chosen: _SHARED_MARKS[chosen.share_dense],
+    )  # fmt: skip
     connectivity_aware: bool = True
     exchange: bool = True
+
+    @property
+    def by_label(self) -> bool:
+        """Whether head columns belong to labels of the data set, not to places in a task."""
+        return self.share_dense in ("round", "start")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -112,7 +112,8 @@ class Plan:
     @property
     def one_head(self) -> bool:
         """Whether labels are the data set's, with one head over all of them."""
-        return self.method.labels == "data" or self.method.pool != "none" or self.experiment.scenario == "domains"
+        by_label = self.kind != "binary" and self.method.by_label(self)
+        return by_label or self.method.pool != "none" or self.experiment.scenario == "domains"
 
     @property
     def num_classes(self) -> int:

@@ -130,6 +130,8 @@ class KerasNetwork(Classifier):
         self.num_foreign, self.max_classes = num_foreign, head.units
         self._set_layouts(self._model.get_layer(head.name))
         self.shareable = tuple(name for name, _ in self.local.parts)
+        columns = {id(weight) for weight in self._model.get_layer(head.name).trainable_weights}
+        self.of_labels = tuple(n for n, weight in zip(self._names, self._model.weights) if id(weight) in columns)
         self._log_roles(head.name)
         shape = [None, *model.inputs[0].shape[1:]]
         dtype = model.inputs[0].dtype.as_numpy_dtype

@@ -53,6 +53,8 @@ class MADENetwork(MaskedNetwork):
         self.masks = AutoregressiveMask(size, config.hidden, config.direct)
         self.kernels = KernelLayout(self.masks.parts + (biases if config.share_biases else ()))
         self.local = VectorLayout(() if config.share_biases else biases)
+        # Output biases start from a task's own examples (`start`).
+        self.shareable = tuple(name for name, _ in self.local.parts if name != "bias_output")
         self.plan_size = 2 + size
         self.num_patterns = config.num_masks or 1
         self.context_type = OrderedDict(observed=tff.TensorType(np.float32, [size]))

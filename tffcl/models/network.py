@@ -26,7 +26,8 @@ class Network(abc.ABC):
     Attributes:
       kernels: layout of the kernels that are shared (and decomposed, where the method does so).
       local: layout of the parameters that belong to a task.
-      shareable: names of the local parts that dense-layer sharing (DLS) may share.
+      shareable: names of the local parts that clients may share besides the kernels (`Decomposition.share_dense`).
+      of_labels: names of the local parts whose last axis is the classes.
       num_foreign: K, places for foreign adaptives.
       adds_foreign: foreign adaptives are added into the kernels (FedSeIT eq. 4) instead of standing apart (eq. 2).
       context_type / example_type / prepared_type: types of the data, see `tffcl.templates.ClientWork`.
@@ -36,6 +37,7 @@ class Network(abc.ABC):
     kernels: KernelLayout
     local: VectorLayout
     shareable: tuple[str, ...] = ()
+    of_labels: tuple[str, ...] = ()
     num_foreign: int = 0
     adds_foreign: bool = True
     context_type: OrderedDict

@@ -203,8 +203,7 @@ def _text_cnn(plan: Plan, num_foreign: int) -> Network:
     config = dataclasses.replace(
         plan.group(TextCNNConfig), embedding_size=plan.input_shape[-1], max_classes=plan.num_classes
     )
-    aligned = plan.method.foreign == "aligned"
-    return models.AlignedTextCNN(config, num_foreign) if aligned else models.TextCNN(config, num_foreign)
+    return (models.AlignedTextCNN if plan.method.aligns(plan) else models.TextCNN)(config, num_foreign)
 
 
 def _made(plan: Plan, num_foreign: int) -> Network:

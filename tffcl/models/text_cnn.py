@@ -29,6 +29,7 @@ class _TextNetwork(Classifier):
             tuple((f"conv_{k}", (k, config.embedding_size, config.num_filters)) for k in config.kernel_sizes)
         )
         self._biases = tuple((f"bias_{k}", (config.num_filters,)) for k in config.kernel_sizes)
+        self.of_labels = ("head_kernel", "head_bias")
         self._head = (("head_kernel", (self.num_features, config.max_classes)), ("head_bias", (config.max_classes,)))
         self.context_type, documents = document_types(config.embedding_size)
         self.example_type = OrderedDict(documents, label=tff.TensorType(np.int32, [None]))

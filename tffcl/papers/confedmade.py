@@ -14,12 +14,13 @@ Where each figure comes from:
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any, Optional
 
 from tffcl import reports
-from tffcl.papers.tables import Found, Row, Table, megabytes_up, result
+from tffcl.papers.tables import Found, Row, Table, megabytes_kept, megabytes_up, result
 
 # The digits dealt out in turn, all pictures of a digit to each client that holds it, as the published code does.
 _IN_TURN = ("0,3,6,9,2", "1,4,7,0,3", "2,5,8,1,4")
@@ -48,6 +49,16 @@ _TABLE_3 = {
     "fedweit-made-sync": ("93.32", "14.43", "63.83", "12.40", "109.3", "15.11"),
     "confedmade": ("87.12", "8.32", "59.15", "8.12", "104.2", "9.76"),
 }
+# What stands beside them: (flags), compared with CONTROL.
+_CONTROLS = {
+    "alone": ("alone",),
+    "alone+warm": ("alone", "--warm-start"),
+    "store-all": ("store-all",),
+    "confedmade+zeros": ("confedmade", "--foreign", "zeros"),
+    "confedmade+random": ("confedmade", "--foreign", "random"),
+    "confedmade+aligned": ("confedmade", "--share-dense", "start"),
+}
+CONTROL = "alone"
 _PLACE = {"mnist": 0, "mnist3": 0, "binary": 2, "mnist+letters": 4}
 # All of MNIST, or three of its digits, over the clients, in one task.
 _ONE_TASK = ("finetune", "--data", "mnist", "--num-tasks", "1", "--same-order")
@@ -99,6 +110,7 @@ _MEASURES = {
     "client, held out": _held_out,
     "% of B": _share_sent,
     "MB up": megabytes_up,
+    "MB kept": megabytes_kept,
 }
 
 
@@ -144,15 +156,17 @@ def _methods() -> Table:
         Row(
             f"{data}-{method}",
             (data, method),
-            ("confedmade", "--method", method, *flags),
-            printed[place : place + 2],
+            ("confedmade", "--method", *_CONTROLS.get(method, (method,)), *flags),
+            _TABLE_3.get(method, ("-",) * 6)[place : place + 2],
             data,
+            "" if method == CONTROL else f"{data}-{CONTROL}",
         )
         for data, flags, place in ((data, flags, _PLACE[data]) for data, flags in DATA.items())
-        for method, printed in _TABLE_3.items()
+        for method in (*_TABLE_3, *_CONTROLS)
     ]
-    measures = ("NLL", "task known", "newest", "forgotten", "forgotten, known", "forgotten, newest")
-    return _table(("data", "method"), measures, ("paper, NLL", "paper, forgotten"), rows)
+    measures = ("NLL", "task known", "newest", "forgotten", "forgotten, known", "forgotten, newest", "MB kept")
+    table = _table(("data", "method"), measures, ("paper, NLL", "paper, forgotten"), rows)
+    return dataclasses.replace(table, compared=f"over {CONTROL}")
 
 
 def _cutoffs() -> Table:

@@ -1,13 +1,16 @@
 """What `tffcl reproduce` does for every paper: each cell a `tffcl run ...` of its own, and what comes of it in a table.
 
 Every run has its own folder and its own process. What is finished is not run again and an interrupted run is resumed,
-so the command may be stopped and given again at any time; the table shows what there is.
+so the command may be stopped and given again at any time; the table shows what there is: the mean over seeds with the
+half width of its 95 % interval (Student's t), and where rows have a control, so the paired differences from it.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import csv
 import dataclasses
+import io
 import json
 import logging
 import pathlib
@@ -18,7 +21,7 @@ from typing import Any, Optional
 
 import click
 
-from tffcl import reports, storage
+from tffcl import archive, reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
 from tffcl.reports import run_files
@@ -40,6 +43,7 @@ class Row:
       flags: of `tffcl run METHOD`, the method first.
       printed: the paper's figures, or those of another reference.
       group: rows of one group are drawn in one picture.
+      control: the name of the row that the first measure is compared with, seed by seed.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Row:
     flags: tuple[str, ...]
     printed: tuple[str, ...] = ()
     group: str = ""
+    control: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Table:
       reference: what `Row.printed` are.
       rows: of the table.
       draw: from the folders of each row and the root to pictures.
+      compared: what the column of differences from the rows' controls is called; empty for no such column.
     """
 
     left: tuple[str, ...]
@@ -66,16 +72,51 @@ class Table:
     reference: tuple[str, ...]
     rows: tuple[Row, ...]
     draw: Callable[[Found, pathlib.Path], Sequence[pathlib.Path]] = lambda found, root: ()
+    compared: str = ""
 
     def markdown(self, found: Found) -> str:
         """The table, with the folders of finished runs of each row; rows without any are left out."""
-        compared = self.reference if any(row.printed for row in self.rows) else ()
-        lines = []
+        reference = self.reference if any(row.printed for row in self.rows) else ()
+        compared = (self.compared,) if self.compared else ()
+        lines, values = [], self.values(found)
         for row, folders in found.items():
             if folders:
-                measured = [_spread_of(measure, folders, digits) for measure, digits in self.measures.values()]
-                lines.append([*row.cells, *measured, str(len(folders)), *(row.printed if compared else ())])
-        return markdown([*self.left, *self.measures, "seeds", *compared], lines)
+                measured = [
+                    spread([value for value in values[row.name][name].values() if value is not None], digits)
+                    for name, (_, digits) in self.measures.items()
+                ]
+                differences = (self._difference(row, values),) if compared else ()
+                printed = row.printed if reference else ()
+                lines.append([*row.cells, *measured, *differences, str(len(folders)), *printed])
+        return markdown([*self.left, *self.measures, *compared, "seeds", *reference], lines)
+
+    def values(self, found: Found) -> dict[str, dict[str, dict[str, Optional[float]]]]:
+        """Every measure of every finished run: row -> measure -> name of the folder without the row's -> value."""
+        return {
+            row.name: {
+                name: {folder.name[len(row.name) :]: measure(folder) for folder in folders}
+                for name, (measure, _) in self.measures.items()
+            }
+            for row, folders in found.items()
+        }
+
+    def _difference(self, row: Row, values: Mapping[str, Mapping[str, Mapping[str, Optional[float]]]]) -> str:
+        """The first measure beside that of the row's control, over the runs that both have."""
+        name, (_, digits) = next(iter(self.measures.items()))
+        own, theirs = values[row.name][name], values.get(row.control, {}).get(name, {})
+        pairs = [(own[run], theirs[run]) for run in own if run in theirs]
+        return spread([a - b for a, b in pairs if a is not None and b is not None], digits, signed=True)
+
+    def write_values(self, found: Found, path: pathlib.Path) -> None:
+        """Every measure of every finished run as CSV: row, run, then the measures."""
+        lines = [["row", "run", *self.measures]]
+        for row, measured in self.values(found).items():
+            for run in next(iter(measured.values()), {}):
+                numbers = [measured[name][run] for name in self.measures]
+                lines.append([row, run.lstrip("-"), *("" if value is None else repr(value) for value in numbers)])
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        storage.write_whole(path, text.getvalue().encode())
 
     def chosen(self, only: Sequence[str]) -> list[Row]:
         """The rows that are called so, or else whose names begin so; all for none."""
@@ -88,9 +129,15 @@ class Table:
 
 
 def reproduce(
-    table: Table, rows: Sequence[Row], seeds: Sequence[int], flags: Sequence[str], root: pathlib.Path, jobs: int
+    table: Table,
+    rows: Sequence[Row],
+    seeds: Sequence[int],
+    flags: Sequence[str],
+    root: pathlib.Path,
+    jobs: int,
+    page: Optional[str] = None,
 ) -> None:
-    """Runs what the rows still need, and prints what there is.
+    """Runs what the rows still need, prints what there is, and writes the values of each run into `root`/values.csv.
 
     Args:
       table: of a paper.
@@ -99,9 +146,10 @@ def reproduce(
       flags: further flags of every run, which stand over the rows' own.
       root: the folder of all runs.
       jobs: runs at a time.
+      page: FILE.md#NAME, where the table stands on a page, see `write_table`; None to print it alone.
 
     Raises:
-      InputError: flags that `tffcl run` does not take.
+      InputError: flags that `tffcl run` does not take, or no such place on the page.
       RunError: a run failed, or the folder cannot be made; the others are finished and shown first.
     """
     runs = {
@@ -111,12 +159,18 @@ def reproduce(
     }
     for each in runs.values():
         parse_run(each.flags)  # what is wrong with the flags is found before anything runs
+    if page is not None:
+        write_table(page)
     storage.make_folder(root, "the folder of all runs")
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         failures = [failure for failure in pool.map(_Run.finish, runs.values()) if failure]
     found = {row: [runs[row.name, seed].folder for seed in seeds if runs[row.name, seed].finished] for row in rows}
     with run_files.reading(root):
-        click.echo(table.markdown(found))
+        shown = table.markdown(found)
+        click.echo(shown)
+        table.write_values(found, root / "values.csv")
+        if page is not None:
+            write_table(page, shown)
         for path in table.draw(found, root):
             click.echo(f"plot: {path}")
     if failures:
@@ -174,24 +228,53 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
 
 
-def spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean and standard deviation over seeds.
+def spread(values: Sequence[float], digits: int = 1, signed: bool = False) -> str:
+    """Mean over seeds, and the half width of its 95 % interval by Student's t.
 
     >>> spread([80.0, 84.0]), spread([80.0], 2), spread([])
-    ('82.0 +- 2.8', '80.00', '-')
+    ('82.0 +- 25.4', '80.00', '-')
+    >>> spread([1.0, 2.0, 3.0, 2.0], signed=True)
+    '+2.0 +- 1.3'
     """
     if not values:
         return "-"
-    mean = sum(values) / len(values)
+    mean = f"{sum(values) / len(values):{'+' if signed else ''}.{digits}f}"
     if len(values) == 1:
-        return f"{mean:.{digits}f}"
-    deviation = (sum((v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5
-    return f"{mean:.{digits}f} +- {deviation:.{digits}f}"
+        return mean
+    return f"{mean} +- {half_width(values):.{digits}f}"
 
 
-def _spread_of(measure: Measure, folders: Sequence[pathlib.Path], digits: int) -> str:
-    values = [measure(folder) for folder in folders]
-    return spread([value for value in values if value is not None], digits)
+def half_width(values: Sequence[float]) -> float:
+    """Half the width of the 95 % interval of a mean: t s / sqrt(n), s with n - 1 degrees of freedom; n is 2 or more."""
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+
+
+def write_table(page: str, table: Optional[str] = None) -> None:
+    """Puts a table where a page has `<!-- table: NAME -->`, up to `<!-- end -->`.
+
+    Args:
+      page: FILE.md#NAME.
+      table: in Markdown; None to look only whether the page has the place.
+
+    Raises:
+      InputError: the page cannot be read, or has no such place.
+    """
+    name, _, section = page.partition("#")
+    path = pathlib.Path(name)
+    if not section:
+        raise InputError(f"--write: expected FILE.md#NAME, found {page}")
+    if not path.is_file():
+        raise InputError(f"--write: {path} is no file")
+    text = path.read_text(encoding="utf-8")
+    start, end = f"<!-- table: {section} -->\n", "<!-- end -->"
+    before, found, rest = text.partition(start)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise InputError(f"--write: {path} has no {start.strip()} with {end} after it")
+    if table is not None:
+        storage.write_whole(path, f"{before}{start}\n{table}\n\n{end}{after}".encode())
 
 
 def result(*names: str, unit: float = 1.0) -> Measure:
@@ -208,6 +291,20 @@ def result(*names: str, unit: float = 1.0) -> Measure:
 def percent(*names: str) -> Measure:
     """As `result`, a share in per cent."""
     return result(*names, unit=0.01)
+
+
+def megabytes_kept(folder: pathlib.Path) -> Optional[float]:
+    """What a client keeps at the end of a run, the mean over clients; None where their states are not in the run."""
+    manifests = sorted((folder / "checkpoints").glob("*.json"))
+    if not manifests:
+        return None
+    sizes = []
+    for files in storage.read_object(manifests[-1], "a checkpoint")["clients"]:
+        entries = {}
+        for name, _ in files:  # an entry that stands in several is newest in the last
+            entries.update(archive.read(folder / "checkpoints" / name))
+        sizes.append(sum(value.nbytes for value in entries.values()) / 1e6)
+    return sum(sizes) / len(sizes) if sizes else None
 
 
 def megabytes_up(folder: pathlib.Path) -> float:

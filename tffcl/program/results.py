@@ -55,6 +55,8 @@ class Results:
       privacy: what noise guarantees, by what it is on; empty without any.
       more: what the method adds, by name.
       directory: the run directory; None in memory.
+      just_learnt: float64 `[C, T]`, scores after a task's last round, before it ended: what its end does to a task
+        (pruning, thresholds) is the difference from the diagonal of `scores`. None where rounds were not evaluated.
     """
 
     scores: np.ndarray
@@ -70,6 +72,7 @@ class Results:
     privacy: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     directory: Optional[pathlib.Path] = None
+    just_learnt: Optional[np.ndarray] = None
 
     @property
     def final_score(self) -> float:
@@ -96,6 +99,17 @@ class Results:
         """See `tffcl.metrics.backward_transfer`; NaN with one task."""
         return metrics.backward_transfer(self.scores, higher_is_better=self.scores_are == "accuracy")
 
+    def _since_just_learnt(self) -> dict[str, Any]:
+        """Scores as just learnt, and what the tasks before the last lost from then to the end."""
+        if self.just_learnt is None:
+            return {}
+        lost = (self.just_learnt - self.scores[:, -1])[:, :-1] * (1 if self.scores_are == "accuracy" else -1)
+        return {
+            "just_learnt": self.just_learnt,
+            "average_just_learnt": metrics.mean_of_known(self.just_learnt),
+            "forgetting_from_just_learnt": metrics.mean_of_known(lost),
+        }
+
     def to_json(self) -> dict[str, Any]:
         """The content of `results.json`; NaN is null."""
         final = "task_averaged_test_accuracy" if self.scores_are == "accuracy" else "average_nll"
@@ -118,6 +132,7 @@ class Results:
                 f"average_{self.scores_are}_by_task": self.average_by_task,
                 "forgetting": self.forgetting,
                 "backward_transfer": self.backward_transfer,
+                **self._since_just_learnt(),
                 **others,
                 **{name: getattr(self, name) for name in _BYTES},
                 "server_metrics": self.server_metrics,
@@ -142,6 +157,11 @@ def results_of(events: Sequence[Event], scores_are: str, config: Mapping[str, An
         for event in ends:
             for client, row in enumerate(event.get(name, [])):
                 scores[client, event["task"], : len(row)] = [np.nan if one is None else one for one in row]
+    learnt = np.full([num_clients, num_tasks], np.nan)
+    for event in rounds:  # the last of a task stands
+        for client, row in event.get(scores_are, {}).items():
+            score = row[event["task"]]
+            learnt[int(client), event["task"]] = np.nan if score is None else score
     last = max((event["task"] for event in events), default=-1)
     sent = {name: np.zeros([num_clients, (last + 1) * num_rounds], np.int64) for name in _BYTES}
     for event in events:
@@ -161,6 +181,7 @@ def results_of(events: Sequence[Event], scores_are: str, config: Mapping[str, An
         },
         config=dict(config),
         other_scores=tensors,
+        just_learnt=learnt if any(scores_are in event for event in rounds) else None,
         **{name: counts.tolist() for name, counts in sent.items()},  # type: ignore[arg-type]
     )
 
