@@ -65,7 +65,7 @@ def checksum(path: str | os.PathLike[str]) -> str:
       RunError: no such file, or one whose directory is damaged.
     """
     with _opened(path) as archive:
-        members = [(one.filename, one.file_size, one.CRC) for one in archive.infolist()]
+        members = [(entry.filename, entry.file_size, entry.CRC) for entry in archive.infolist()]
     return f"{zlib.crc32(repr(members).encode()):08x}"
 
 
@@ -92,9 +92,9 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
 
 def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
     """Raises ValueError where the arrays are not stored as they are, or are said to be more than the file has bytes."""
-    if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
         raise ValueError("its arrays are compressed")
-    if sum(one.file_size for one in archive.infolist()) > size:
+    if sum(entry.file_size for entry in archive.infolist()) > size:
         raise ValueError("its arrays are larger than the file")
 
 

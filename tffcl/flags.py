@@ -108,11 +108,11 @@ class ExperimentCommand(click.Command):
         if chosen.data is None:
             others = kinds.data_with_defaults(chosen.method, chosen.kind)
             several += [chosen.replace(data=name) for name in others if name in kinds.NAMES]
-        found: list[click.Parameter] = [
+        declared: list[click.Parameter] = [
             _flag(several, field, title) for title, group in chosen.group_types for field in fields_of(group)
         ]
         return [
-            *found,
+            *declared,
             _option("--method", _METHOD, "method", "NAME", multiple=True),
             _option("--network", _NETWORK, "network", "NAME|FILE:NAME"),
             _option("--config", "Options from a TOML or JSON file; flags stand over them.", "output", "FILE"),
@@ -223,15 +223,15 @@ _SCANNED = {"--method": "method", "--network": "network", "--config": "config", 
 
 def _scanned(args: Sequence[str]) -> dict[str, list[str]]:
     """The values of the flags on which the others depend."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     rest = list(args)
     while rest:
         name, separator, value = rest.pop(0).partition("=")
         if name in _SCANNED:
             if not separator and rest:
                 value = rest.pop(0)
-            found.setdefault(_SCANNED[name], []).append(value)
-    return found
+            values.setdefault(_SCANNED[name], []).append(value)
+    return values
 
 
 def _document(path: str) -> dict[str, Any]:
@@ -242,13 +242,13 @@ def _document(path: str) -> dict[str, Any]:
     """
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8-sig")
-        found = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
+        document = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"--config {path}: {reason}") from error
-    if not isinstance(found, Mapping):
-        raise InputError(f"--config {path}: expected options by name, found {type(found).__name__}")
-    return flat(found)
+    if not isinstance(document, Mapping):
+        raise InputError(f"--config {path}: expected options by name, found {type(document).__name__}")
+    return flat(document)
 
 
 class RunGroup(click.Group):
@@ -273,9 +273,9 @@ def parse_run(args: Iterable[str]) -> Experiment:
     2
     """
     reference, *flags = args
-    found: list[Experiment] = []
-    ExperimentCommand(reference, reference, found.append).main(flags, standalone_mode=False)
-    return found[0]
+    experiments: list[Experiment] = []
+    ExperimentCommand(reference, reference, experiments.append).main(flags, standalone_mode=False)
+    return experiments[0]
 
 
 def run_and_show(experiment: Experiment) -> None:

@@ -334,7 +334,7 @@ def to_toml(groups: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
 
 def flat(document: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a configuration file, whether they stand in groups or not."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for name, value in document.items():
-        found.update(value if isinstance(value, Mapping) else {name: value})
-    return found
+        options.update(value if isinstance(value, Mapping) else {name: value})
+    return options

@@ -48,8 +48,8 @@ class Registry:
           InputError: there is none, or the file or module cannot be loaded.
         """
         if reference in self._shipped:
-            found = self._shipped[reference]
-            return load_object(found, self.kind) if isinstance(found, str) else found
+            part = self._shipped[reference]
+            return load_object(part, self.kind) if isinstance(part, str) else part
         installed = self._installed().get(reference)
         if installed is not None:
             return load_object(installed.value, self.kind)
@@ -113,10 +113,10 @@ def load_object(reference: str, kind: str = "part") -> Any:
     Raises:
       InputError: no such file, module or name, or an error while it is loaded.
     """
-    found = _REFERENCE.fullmatch(reference)
-    if found is None:
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
         raise InputError(f"{kind}: expected my_file.py:NAME or package.module:NAME, found {reference!r}")
-    where, name = found["where"], found["name"]
+    where, name = match["where"], match["name"]
     with users_code(f"{kind}: {where} cannot be loaded"):
         module = _file_module(pathlib.Path(where)) if where.endswith(".py") else importlib.import_module(where)
     if not hasattr(module, name):

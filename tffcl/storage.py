@@ -107,12 +107,12 @@ def parse_object(content: bytes, where: str, error: type[TffclError] = InputErro
       error: it is no JSON, JSON of another type, or nested deeper than anything that is written here; one line.
     """
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError) as problem:
         raise error(f"{where}: not valid JSON ({problem})") from None
-    if not isinstance(found, dict):
-        raise error(f"{where}: expected a JSON object, found {type(found).__name__}")
-    level: list[Any] = [found]
+    if not isinstance(value, dict):
+        raise error(f"{where}: expected a JSON object, found {type(value).__name__}")
+    level: list[Any] = [value]
     for _ in range(_MOST_NESTED):
         level = [
             part
@@ -121,7 +121,7 @@ def parse_object(content: bytes, where: str, error: type[TffclError] = InputErro
             if isinstance(part, (dict, list))
         ]
         if not level:
-            return found
+            return value
     raise error(f"{where}: not valid JSON here (nested more than {_MOST_NESTED} levels deep)")
 
 

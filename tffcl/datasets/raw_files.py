@@ -133,7 +133,7 @@ def train_and_test(folder: Path, endings: Sequence[str]) -> list[Path]:
     for part in ("train", "test"):
         tables = part_tables(folder, part, endings)
         if len(tables) != 1:
-            found = " and ".join(path.name for path in tables) or "none"
-            raise DatasetError(f"{folder}: expected one of {part}{f', {part}'.join(endings)}, found {found}")
+            names = " and ".join(path.name for path in tables) or "none"
+            raise DatasetError(f"{folder}: expected one of {part}{f', {part}'.join(endings)}, found {names}")
         paths += tables
     return paths

@@ -266,8 +266,8 @@ class Experiment:
     @classmethod
     def from_config(cls, document: Mapping[str, Any], **options: Any) -> Experiment:
         """The experiment that a configuration file describes; `options` stand over it."""
-        found = {**flat(document), **options}
-        return cls(found.pop("method", "fedseit"), **found)
+        values = {**flat(document), **options}
+        return cls(values.pop("method", "fedseit"), **values)
 
     def plan(self) -> Plan:
         """Loads the data and divides them: all that a run is built of."""
@@ -282,11 +282,11 @@ class Experiment:
 
 def _own_options(data: Any, options: Mapping[str, Any]) -> dict[str, type]:
     """Options that parts of the user's declare, by the title of their group; a network and a method have theirs."""
-    found = {"data": kinds.own_options(data)}
+    declared = {"data": kinds.own_options(data)}
     for title, name, registry_of, supplied in (
         ("stream", "scenario", SCENARIOS, SCENARIO_SUPPLIED),
         ("method", "selection", TRANSFERS, TRANSFER_SUPPLIED),
     ):
         if registry_of.is_own(options.get(name)):
-            found[title] = options_of(registry_of.get(options[name]), supplied)
-    return {title: group for title, group in found.items() if group is not None}
+            declared[title] = options_of(registry_of.get(options[name]), supplied)
+    return {title: group for title, group in declared.items() if group is not None}

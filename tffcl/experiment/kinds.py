@@ -49,19 +49,19 @@ def kind_of(method: Method, data: Any, network: Any = None) -> str:
     """
     if data is None:
         usual = _USUAL_DATA.get(method.schedule or "", "text" if LABELS in method.learns else "binary")
-        found, name = usual, f"the default data of {method.name}"
+        natural, name = usual, f"the default data of {method.name}"
     else:
-        found, name = natural_kind(data), name_of(data) or "the data"
-    part = None if network is None or method.own_network else network_of(network, method, found)
+        natural, name = natural_kind(data), name_of(data) or "the data"
+    part = None if network is None or method.own_network else network_of(network, method, natural)
     takes = tuple(kind for kind in method.kinds if part is None or kind in part.kinds)
-    for kind in _ALSO[found]:
+    for kind in _ALSO[natural]:
         # The labels of rows of 0 and 1 say which set they are from: learned only where a network of vectors is named.
-        if kind in takes and (part is not None or (found, kind) != ("binary", "vector")):
+        if kind in takes and (part is not None or (natural, kind) != ("binary", "vector")):
             return kind
     what = f"{method.name} takes {' or '.join(method.kinds)} data"
     if part is not None:
         what += f", the network {part.name} {' or '.join(part.kinds)}"
-    raise InputError(f"{what}, but {name} is {found}{_missing(method, found)}")
+    raise InputError(f"{what}, but {name} is {natural}{_missing(method, natural)}")
 
 
 def check_domains(name: str, domains: str) -> None:
@@ -80,13 +80,13 @@ def usual_data(method: Method, kind: str) -> tuple[str, ...]:
     return ("trec6", "sample") if kind == "text" else ("mnist", "digits")
 
 
-def _missing(method: Method, found: str) -> str:
+def _missing(method: Method, kind: str) -> str:
     """What a kind of data has not got that a method needs."""
-    if found == "binary" and DENSITY not in method.learns:
+    if kind == "binary" and DENSITY not in method.learns:
         return ": rows of 0 and 1 without labels, and it learns labels; fedavg and others learn their density"
     if method.needs:
         return f": {method.needs}"
-    if LABELS not in method.learns and found in ("text", "vector"):
+    if LABELS not in method.learns and kind in ("text", "vector"):
         return ": it learns the density of rows of 0 and 1"
     return ""
 
@@ -150,10 +150,10 @@ _LOADED: dict[str, tuple[Any, Any]] = {}  # the latest of each function
 
 def loaded(reference: str, options: Any = None) -> Any:
     """The data set that FILE.py:NAME refers to; a function is called, again only with other options."""
-    found, own = DATA.get(reference), own_options(reference)
+    part, own = DATA.get(reference), own_options(reference)
     options = own() if options is None and own is not None else options
-    if reference not in _LOADED or _LOADED[reference][0] != (found, options):
-        _LOADED[reference] = (found, options), DATA.make(reference, {}, options) if callable(found) else found
+    if reference not in _LOADED or _LOADED[reference][0] != (part, options):
+        _LOADED[reference] = (part, options), DATA.make(reference, {}, options) if callable(part) else part
     return _LOADED[reference][1]
 
 
@@ -230,14 +230,14 @@ def schedule_of(method: Method, kind: str) -> str:
 def defaults_of(method: Method, kind: str, data: str) -> dict[str, Any]:
     """Option -> default for a method on a data set of a kind; what is not named has its dataclass's default."""
     schedule = _SCHEDULES[schedule_of(method, kind)]
-    found = {**schedule[""], **schedule.get(data, {})}
+    chosen = {**schedule[""], **schedule.get(data, {})}
     if kind != "image" and schedule_of(method, kind) == "fil-ver":
         # No domains of texts or tables: tasks differ in their labels.
-        found.update({name: _SCHEDULES[kind][""][name] for name in ("scenario", "num_tasks", "labels_per_task")})
-        found.update(_SCHEDULES[kind].get(data, {}))
+        chosen.update({name: _SCHEDULES[kind][""][name] for name in ("scenario", "num_tasks", "labels_per_task")})
+        chosen.update(_SCHEDULES[kind].get(data, {}))
     if method.selection is not None:
-        found["selection"] = method.selection
-    return {**found, **method.defaults, **dict(method.defaults_on(data))}
+        chosen["selection"] = method.selection
+    return {**chosen, **method.defaults, **dict(method.defaults_on(data))}
 
 
 def data_with_defaults(method: Method, kind: str) -> tuple[str, ...]:

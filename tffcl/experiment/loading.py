@@ -274,24 +274,24 @@ def enrollment_of(experiment: Experiment) -> streams.Enrollment:
       StreamError: a table of another size, or with a cell that is no state or cannot follow the one before it.
       OptionError: no such scenario or file.
     """
-    clients, tasks, given = experiment.num_clients, experiment.num_tasks, experiment.enrollment
-    if given in ENROLLMENTS:
-        return getattr(streams.Enrollment, given)(clients, tasks)
-    path = pathlib.Path(given)
+    clients, tasks, reference = experiment.num_clients, experiment.num_tasks, experiment.enrollment
+    if reference in ENROLLMENTS:
+        return getattr(streams.Enrollment, reference)(clients, tasks)
+    path = pathlib.Path(reference)
     try:
         lines = raw_files.read_lines(path, max_bytes=_MOST_TABLE_BYTES)
     except DatasetError as error:
         raise OptionError(
-            "enrollment", f"{given} is neither one of {', '.join(ENROLLMENTS)} nor a table in a file ({error})"
+            "enrollment", f"{reference} is neither one of {', '.join(ENROLLMENTS)} nor a table in a file ({error})"
         ) from error
     try:
         rows = [_cells(line.strip()) for line in lines if line.strip()]
-        found = streams.Enrollment.from_table(rows, num_clients=clients, num_tasks=tasks, name=path.stem)
+        enrollment = streams.Enrollment.from_table(rows, num_clients=clients, num_tasks=tasks, name=path.stem)
     except StreamError as error:
         raise StreamError(f"{path}: {error}") from error
-    for client, row in enumerate(found.table()[:_MOST_CLIENTS]):
+    for client, row in enumerate(enrollment.table()[:_MOST_CLIENTS]):
         logger.info("enrolment of client %d: %s", client + 1, row)
-    return found
+    return enrollment
 
 
 def _cells(line: str) -> list[str]:

@@ -281,14 +281,14 @@ def _evaluate(
     process: ContinualProcess, state: RunState, pairs: Sequence[tuple[int, int]], data: Sequence[Sequence[Prepared]]
 ) -> list[Mapping[str, Any]]:
     """What `evaluate` says of each (client, own number of the task whose parameters are taken) on tasks of `data`."""
-    found: list[Mapping[str, Any]] = []
+    sums: list[Mapping[str, Any]] = []
     if not pairs:
-        return found
+        return sums
     view = num_bytes(process.task_view(state.store[pairs[0][0]], pairs[0][1]))
     for part in parts_below([view + sum(task.test_bytes for task in tasks) for tasks in data], MESSAGE_BYTES):
         views = [process.task_view(state.store[client], task) for client, task in pairs[part]]
-        found += process.evaluate(state.server, views, [_test_data(tasks) for tasks in data[part]])
-    return found
+        sums += process.evaluate(state.server, views, [_test_data(tasks) for tasks in data[part]])
+    return sums
 
 
 def _test_data(tasks: Sequence[Prepared]) -> OrderedDict:

@@ -143,10 +143,10 @@ def bytes_up(
     """
     size = int(np.size(state.server["shared"]))
     sent: dict[int, Bytes] = dict.fromkeys(participants, (0, 0))
-    for client, one in reported.items():
-        if not admission.refusal(one):  # of what was refused nothing is known
-            coded, dense = coded_and_dense(one.get("sent", size), size)
-            extra = int(one.get("extra_bytes", 0))
+    for client, metrics_of_client in reported.items():
+        if not admission.refusal(metrics_of_client):  # of what was refused nothing is known
+            coded, dense = coded_and_dense(metrics_of_client.get("sent", size), size)
+            extra = int(metrics_of_client.get("extra_bytes", 0))
             sent[client] = (coded + extra, dense + extra)
     if state.round == 0:
         for client, summary in summaries.items():

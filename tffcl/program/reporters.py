@@ -172,7 +172,7 @@ def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
         if name in _NO_NUMBERS:
             continue
         if name == "server_metrics":
-            value = {path: one for path, one in value.items() if not isinstance(one, list)}
+            value = {path: number for path, number in value.items() if not isinstance(number, list)}
         if isinstance(value, list):
             value = {str(client): row for client, row in enumerate(value)}
         if not isinstance(value, Mapping):
@@ -180,11 +180,11 @@ def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
         for key, entry in value.items():
             prefix = f"{name}/client_{key}" if key.isdecimal() else f"{name}/{key}".rstrip("/")
             named = (
-                [(f"{prefix}/task_{task}", one) for task, one in enumerate(entry)]
+                [(f"{prefix}/task_{task}", number) for task, number in enumerate(entry)]
                 if isinstance(entry, list)
                 else [(prefix, entry)]
             )
-            yield from ((label, float(one)) for label, one in named if isinstance(one, (int, float)))
+            yield from ((label, float(number)) for label, number in named if isinstance(number, (int, float)))
 
 
 @contextlib.contextmanager

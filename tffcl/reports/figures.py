@@ -210,10 +210,10 @@ def plot_attention(history: Sequence[Event], path: PathLike, *, names: Names = N
     Raises:
       InputError: no end of a task holds attention.
     """
-    found = attention_of(history)
-    if not found:
+    maps = attention_of(history)
+    if not maps:
         raise InputError("the history holds no attention: no task received anything of other clients")
-    shown = {client: found[client] for client in sorted(found)[:ATTENTION_CLIENTS]}
+    shown = {client: maps[client] for client in sorted(maps)[:ATTENTION_CLIENTS]}
     most = max(len(columns) for columns, _, _ in shown.values())
     largest = max(float(np.nanmax(np.abs(values))) for _, _, values in shown.values()) or 1
     figure, axes = panels(len(shown), most_columns=3, width=max(2.6, 0.34 * most), height=2.4)

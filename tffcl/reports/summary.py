@@ -138,8 +138,8 @@ def compare_plots(folders: Sequence[PathLike], output: PathLike) -> list[pathlib
     """
     if not folders:
         raise InputError("compare_plots needs at least one run directory, got none")
-    found = [load_results(folder) for folder in folders]
-    results = dict(zip(_labels(folders, found), found))
+    loaded = [load_results(folder) for folder in folders]
+    results = dict(zip(_labels(folders, loaded), loaded))
     # Those that learned as one task what they are scored on as several.
     references = {
         label: one for label, one in results.items() if len(final_accuracies(one)) > (one.get("num_tasks") or 1)
@@ -147,7 +147,7 @@ def compare_plots(folders: Sequence[PathLike], output: PathLike) -> list[pathlib
     if len(references) == len(results):
         references = {}
     shown = {label: one for label, one in results.items() if label not in references}
-    names, output = task_names(found), pathlib.Path(output)
+    names, output = task_names(loaded), pathlib.Path(output)
     paths = [
         plot_accuracy_bars(list(shown.values()), list(shown), output / BY_TASK, names=names, references=references)
     ]

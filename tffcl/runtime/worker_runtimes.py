@@ -453,9 +453,9 @@ def allow_missing_clients() -> Iterator[list[int]]:
 
 def take_worker_failures() -> list[Event]:
     """Workers that got lost since this was last called, in the installed context; none in contexts of one worker."""
-    remote = getattr(tff.framework.get_context_stack().current, "remote", None)
-    if remote is None:
+    runtime = getattr(tff.framework.get_context_stack().current, "remote", None)
+    if runtime is None:
         return []
-    failures = remote.events[remote.num_taken :]
-    remote.num_taken += len(failures)
+    failures = runtime.events[runtime.num_taken :]
+    runtime.num_taken += len(failures)
     return failures
