@@ -42,11 +42,7 @@ class RunError(TffclError):
 
 
 class OperationError(RunError):
-    """A TensorFlow operation that failed where a computation ran: a file that is not there, for example.
-
-    Attributes:
-      words: what TensorFlow says of it.
-    """
+    """A TensorFlow operation that failed where a computation ran, in TensorFlow's `words`: a file is not there."""
 
     def __init__(self, where: str, words: str):
         super().__init__(where, words)

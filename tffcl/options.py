@@ -21,12 +21,7 @@ from tffcl.errors import InputError
 
 
 class OptionError(InputError):
-    """A value that an option does not take.
-
-    Attributes:
-      name: of the option, as in Python.
-      reason: what is wrong with the value.
-    """
+    """A value that an option does not take: the option's `name`, as in Python, and the `reason`."""
 
     def __init__(self, name: str, reason: str):
         super().__init__(f"{name}: {reason}")
@@ -35,45 +30,25 @@ class OptionError(InputError):
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What a field declares besides its type and default.
+    """What a field declares besides its type and default."""
 
-    Attributes:
-      help: a sentence or two for `--help`.
-      choices: the values that it takes; empty for any.
-      least: the smallest number.
-      above: numbers must be larger than this.
-      most: the largest number.
-      below: numbers must be smaller than this.
-      metavar: what stands for a value in `--help`.
-      flag: the flag, where it is not the field's name.
-      aliases: further flags of the same meaning.
-      parse: text of a flag or a configuration file -> value; by default what the annotation says.
-      advanced: shown by `--help-all` alone.
-      recorded: part of what a run is; not so where files lie or where computations run.
-      sparse: recorded only where its value is not the default.
-      mark: the dataclass -> what this option adds to the method's name in tables, or "".
-      only: kinds of data or scenarios that the option is for; empty for all.
-      join: may be given several times, and the values are one after the other.
-      bare: the value of the flag by itself, and of True in Python; False is the default.
-    """
-
-    help: str = ""
-    choices: tuple[str, ...] = ()
-    least: Optional[float] = None
+    help: str = ""  # a sentence or two for `--help`
+    choices: tuple[str, ...] = ()  # the values that it takes; empty for any
+    least: Optional[float] = None  # of numbers: x >= least, x > above, x <= most, x < below
     above: Optional[float] = None
     most: Optional[float] = None
     below: Optional[float] = None
-    metavar: Optional[str] = None
-    flag: Optional[str] = None
-    aliases: tuple[str, ...] = ()
-    parse: Optional[Callable[[str], Any]] = None
-    advanced: bool = False
-    recorded: bool = True
-    sparse: bool = False
-    mark: Optional[Callable[[Any], str]] = None
-    only: tuple[str, ...] = ()
-    join: bool = False
-    bare: Optional[str] = None
+    metavar: Optional[str] = None  # what stands for a value in `--help`
+    flag: Optional[str] = None  # where it is not the field's name
+    aliases: tuple[str, ...] = ()  # further flags of the same meaning
+    parse: Optional[Callable[[str], Any]] = None  # text -> value; by default what the annotation says
+    advanced: bool = False  # shown by `--help-all` alone
+    recorded: bool = True  # part of what a run is; not so where files lie or where computations run
+    sparse: bool = False  # recorded only where its value is not the default
+    mark: Optional[Callable[[Any], str]] = None  # the dataclass -> what it adds to the method's name in tables, or ""
+    only: tuple[str, ...] = ()  # kinds of data or scenarios that it is for; empty for all
+    join: bool = False  # may be given several times, and the values are one after the other
+    bare: Optional[str] = None  # the value of the flag by itself, and of True in Python; False is the default
 
     def suits(self, kind: str, scenario: str) -> bool:
         """Whether the option has a meaning for data of a kind in a scenario."""

@@ -61,17 +61,13 @@ def build_network(plan: Any) -> models.EmbeddingClassifier:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Frozen:
-    """What a run trains on.
+    """What a run trains on."""
 
-    Attributes:
-      model: the encoder, the classifier and its first weights.
-      accuracy: on the test examples of the first task before the run begins; None without any, or if not pre-trained.
-      trained: whether the encoder was pre-trained.
-    """
-
-    model: RehearsalModel
-    accuracy: Optional[float] = None
-    trained: bool = False
+    model: RehearsalModel  # the encoder, the classifier and its first weights
+    accuracy: Optional[float] = (
+        None  # on the first task's test examples before the run; None without, or not pre-trained
+    )
+    trained: bool = False  # whether the encoder was pre-trained
 
     @property
     def checksum(self) -> str:

@@ -29,19 +29,12 @@ from tffcl.runtime.values import Everyone, is_all_equal, of_client
 
 @dataclasses.dataclass(frozen=True)
 class Cohort:
-    """The workers of one call, and the division of its clients.
+    """The workers of one call, and the division of its clients."""
 
-    Attributes:
-      server: Computes what is at the server.
-      parts: The executors of the clients' workers; none of them is without clients.
-      sizes: How many clients each part has, in order.
-      pool: Threads, at least one for each part.
-    """
-
-    server: WorkerExecutor
-    parts: Sequence[Any]
-    sizes: Sequence[int]
-    pool: concurrent.futures.Executor
+    server: WorkerExecutor  # computes what is at the server
+    parts: Sequence[Any]  # the executors of the clients' workers; none of them is without clients
+    sizes: Sequence[int]  # how many clients each part has, in order
+    pool: concurrent.futures.Executor  # at least one thread for each part
 
     @property
     def num_clients(self) -> int:

@@ -39,12 +39,7 @@ _cohort_lock = threading.Lock()
 
 
 class ClientThreads:
-    """A pool of threads whose TensorFlow operations run on one device.
-
-    Attributes:
-      device: Name of a TensorFlow device, or None for TensorFlow's own choice.
-      at_once: How many clients run at the same time.
-    """
+    """A pool of threads whose TensorFlow operations run on one device (None: TensorFlow's own choice)."""
 
     def __init__(self, device: Optional[str], at_once: int) -> None:
         self.device, self.at_once = device, at_once
@@ -92,16 +87,12 @@ class Function:
 
 
 class Planner:
-    """Makes plans of building blocks, each by the method that is named after its class.
+    """Makes plans of building blocks, each by the method that is named after its class."""
 
-    Attributes:
-      runtime: The runtime of the plans, for errors.
-      graphs: Graphs that are imported already, by their bytes, for as long as a plan holds them.
-    """
-
-    runtime = "the in-process runtime"
+    runtime = "the in-process runtime"  # for errors
 
     def __init__(self) -> None:
+        # Those that are imported already, by their bytes, for as long as a plan holds them.
         self.graphs: weakref.WeakValueDictionary[str, GraphFunction] = weakref.WeakValueDictionary()
 
     def plan(self, block: Any) -> Plan:
