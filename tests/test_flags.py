@@ -13,7 +13,7 @@ from command_line import wrong
 from tffcl import Experiment
 from tffcl.algorithms import registry
 from tffcl.errors import TffclError
-from tffcl.experiment import kinds
+from tffcl.experiment import groups, loading
 from tffcl.flags import ExperimentCommand, exit_with, parse_run
 from tffcl.options import OptionError, fields_of, shown
 
@@ -194,7 +194,7 @@ def test_help_shows_the_default_that_is_used_of_every_option(method):
     """For the data that the method has by itself, and for each data set whose defaults differ."""
     command = command_of(method)
     experiment = Experiment(method)
-    named = [name for name in kinds.data_with_defaults(experiment.method, experiment.kind) if name in kinds.NAMES]
+    named = [name for name in groups.data_with_defaults(experiment.method, experiment.kind) if name in loading.NAMES]
     cases = {None: experiment, **{name: Experiment(method, data=name) for name in named}}
     compared = 0
     for option in command.get_params(click.Context(command)):

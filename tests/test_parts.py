@@ -10,7 +10,7 @@ import pytest
 from tffcl import Experiment, datasets, parts
 from tffcl.algorithms import registry
 from tffcl.errors import InputError
-from tffcl.experiment import kinds, loading
+from tffcl.experiment import loading
 from tffcl.experiment.groups import SCENARIOS
 from tffcl.flags import parse_run
 from tffcl.models.registry import NETWORKS
@@ -123,14 +123,14 @@ def test_a_return_annotation_says_the_kind_without_a_call(path):
     calls = sys.modules["tffcl_user_own"].CALLS
     assert (experiment.kind, calls) == ("vector", [])
     assert Experiment("ewc", data=f"{path}:unannotated").kind == "vector"
-    assert kinds.loaded(f"{path}:rows") is kinds.loaded(f"{path}:rows")
+    assert loading.loaded(f"{path}:rows") is loading.loaded(f"{path}:rows")
     assert calls == [30, 30]  # once each: made once, and again only with other options
-    own = kinds.own_options(f"{path}:rows")
-    assert len(kinds.loaded(f"{path}:rows", own(count=60)).train_x) == 60
+    own = loading.own_options(f"{path}:rows")
+    assert len(loading.loaded(f"{path}:rows", own(count=60)).train_x) == 60
 
 
 def test_installed_packages_announce_the_same(installed):
-    for registered in (registry.METHODS, NETWORKS, kinds.DATA, TRANSFERS, SCENARIOS):
+    for registered in (registry.METHODS, NETWORKS, loading.DATA, TRANSFERS, SCENARIOS):
         assert "theirs" in registered.names
         assert registered.is_own("theirs")
     flags = "theirs --data theirs --network theirs --scenario theirs --units 3 --shift 4 --strength 1"

@@ -16,8 +16,8 @@ import click
 from tffcl.algorithms import registry
 from tffcl.algorithms.method import Method
 from tffcl.errors import InputError, TffclError
-from tffcl.experiment import Experiment, kinds
-from tffcl.experiment.groups import SCENARIOS
+from tffcl.experiment import Experiment, loading
+from tffcl.experiment.groups import SCENARIOS, data_with_defaults
 from tffcl.options import Field, OptionError, fields_of, flat, parse, shown
 from tffcl.runtime import quiet
 from tffcl.transfers.options import TRANSFERS
@@ -106,8 +106,8 @@ class ExperimentCommand(click.Command):
         chosen = self._experiment
         several = [chosen]
         if chosen.data is None:
-            others = kinds.data_with_defaults(chosen.method, chosen.kind)
-            several += [chosen.replace(data=name) for name in others if name in kinds.NAMES]
+            others = data_with_defaults(chosen.method, chosen.kind)
+            several += [chosen.replace(data=name) for name in others if name in loading.NAMES]
         declared: list[click.Parameter] = [
             _flag(several, field, title) for title, group in chosen.group_types for field in fields_of(group)
         ]
@@ -198,7 +198,7 @@ def _one_after_the_other(ctx: click.Context, param: click.Parameter, values: Seq
 def _default_shown(several: Sequence[Experiment], field: Field) -> str:
     experiment = several[0]
     if field.name == "data":
-        *names, ships = kinds.usual_data(experiment.method, experiment.kind)
+        *names, ships = loading.usual_names(experiment.method, experiment.kind)
         return f"  [default: the first at hand of {', '.join(names)} and {ships}, which ships]"
     if field.type is bool and not experiment.defaults[field.name]:
         return ""

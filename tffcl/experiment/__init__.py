@@ -12,8 +12,8 @@ from tffcl.algorithms import registry
 from tffcl.algorithms.method import Method
 from tffcl.client_works.options import LocalTraining
 from tffcl.errors import InputError
-from tffcl.experiment import kinds
-from tffcl.experiment.groups import SCENARIO_SUPPLIED, SCENARIOS, Data, Output, Privacy, Runtime, Stream
+from tffcl.experiment import loading
+from tffcl.experiment.groups import SCENARIO_SUPPLIED, SCENARIOS, Data, Output, Privacy, Runtime, Stream, defaults_of
 from tffcl.models.registry import NetworkPart, network_of
 from tffcl.options import Field, OptionError, checked, fields_of, flat, options_of, to_toml
 from tffcl.program.results import Settings
@@ -64,7 +64,7 @@ class Experiment:
         named = {"method": registry.reference_of(method), "data": data, "network": network}
         for name, value in (("named", named), ("method", chosen), ("data", data)):
             object.__setattr__(self, name, value)
-        kind = kinds.kind_of(chosen, data, network)
+        kind = loading.kind_of(chosen, data, network)
         for name, value in (
             ("kind", kind),
             ("network", network_of(network, chosen, kind)),
@@ -122,14 +122,14 @@ class Experiment:
                 "dp_base_clip", f"{self.method.name} has no updates of several clients that could be summed"
             )
         if self.scenario == "domains" and isinstance(self.data, str):
-            kinds.check_domains(self.data, self.domains)
-        if self.scenario != "domains" and self.data in kinds.PAIRS:
+            loading.check_domains(self.data, self.domains)
+        if self.scenario != "domains" and self.data in loading.PAIRS:
             raise OptionError("scenario", f"{self.data} are domains of images, found {self.scenario}; take domains")
 
     @property
     def data_name(self) -> str:
         """What the data are called; the method's usual ones where none are given."""
-        return kinds.name_of(self.data) or ""
+        return loading.name_of(self.data) or ""
 
     @functools.cached_property
     def group_types(self) -> tuple[tuple[str, type], ...]:
@@ -160,7 +160,7 @@ class Experiment:
     def defaults(self) -> dict[str, Any]:
         """Every option's default for this method and these data."""
         derived = {
-            **kinds.defaults_of(self.method, self.kind, self.data_name),
+            **defaults_of(self.method, self.kind, self.data_name),
             **getattr(self.data, "defaults", {}),  # of a data set that is no name
         }
         return {name: derived.get(name, field.default) for name, field in self.fields.items()}
@@ -241,7 +241,7 @@ class Experiment:
         if self.network is None:
             return None
         try:
-            usual = network_of(None, self.method, kinds.kind_of(self.method, self.data))
+            usual = network_of(None, self.method, loading.kind_of(self.method, self.data))
         except InputError:  # only with this network does the method take such data
             usual = None
         return None if usual is not None and usual.name == self.network.name else self.network.name
@@ -282,7 +282,7 @@ class Experiment:
 
 def _own_options(data: Any, options: Mapping[str, Any]) -> dict[str, type]:
     """Options that parts of the user's declare, by the title of their group; a network and a method have theirs."""
-    declared = {"data": kinds.own_options(data)}
+    declared = {"data": loading.own_options(data)}
     for title, name, registry_of, supplied in (
         ("stream", "scenario", SCENARIOS, SCENARIO_SUPPLIED),
         ("method", "selection", TRANSFERS, TRANSFER_SUPPLIED),

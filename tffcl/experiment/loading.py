@@ -1,33 +1,179 @@
-"""The data of a run, loaded (by name, folder, file or object) and divided: who learns what, and when. No TensorFlow."""
+"""The data of a run: which kind they are, loaded (by name, folder, file or object), and divided. No TensorFlow here.
+
+The kind (text, images, vectors of numbers, binary vectors) is what the network takes. Images are binary vectors to a
+density and vectors to a network of vectors.
+"""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import logging
 import os
 import pathlib
+import typing
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Optional
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Optional
 
 from tffcl import datasets, streams
+from tffcl.algorithms.method import DENSITY, LABELS, Method
 from tffcl.datasets import raw_files
 from tffcl.errors import DatasetError, InputError, StreamError
-from tffcl.experiment import Experiment, kinds
 from tffcl.experiment.groups import ENROLLMENTS, SCENARIOS
-from tffcl.options import OptionError
+from tffcl.models.registry import network_of
+from tffcl.options import OptionError, options_of
+from tffcl.parts import Registry, users_code
+
+if TYPE_CHECKING:
+    from tffcl.experiment import Experiment
 
 logger = logging.getLogger(__name__)
 
 _MOST_TABLE_BYTES = 1 << 22  # 1,000 clients in 2,000 tasks
 _MOST_CLIENTS = 10  # whose tasks or enrolment are printed
 
+KINDS = ("text", "image", "vector", "binary")
+TEXTS = ("trec6", "trec50", "r8", "tmn", "subj", "sample")
+IMAGES = ("digits", "mnist", "fashion-mnist", "emnist-balanced", "emnist-letters", "emnist-byclass")
+BINARIES = ("binary", "adult", "connect4", "tretail", "rcv1", "nltcs", "mnist+letters")
+BINARY_SETS = ("adult", "connect4", "tretail", "rcv1")  # the sequence `binary`
+VECTORS = ("iris", "wine", "breast-cancer")  # come with scikit-learn
+PAIRS = ("mnist+fashion",)  # domains of classes
+NAMES = {**dict.fromkeys(TEXTS, "text"), **dict.fromkeys((*IMAGES, *PAIRS), "image"),
+         **dict.fromkeys(BINARIES, "binary"), **dict.fromkeys(VECTORS, "vector")}  # fmt: skip
+CLASSES = ("emnist-balanced", "mnist+fashion")  # where other classes come under the same labels
+DATA = Registry("data set", "tffcl.data", dict.fromkeys(NAMES))
+
+# What else each kind can be taken for.
+_ALSO = {
+    "image": ("image", "binary", "vector"),
+    "text": ("text",),
+    "binary": ("binary", "vector"),
+    "vector": ("vector",),
+}
+_USUAL_DATA = {"fedseit": "text", "confedmade": "binary", "fil-ver": "image"}
+
+
+def kind_of(method: Method, data: Any, network: Any = None) -> str:
+    """The kind of data that a method has of `data` (see `Experiment`), with a network.
+
+    Raises:
+      InputError: the method or the network cannot learn from such data; the message says what is missing.
+    """
+    if data is None:
+        usual = _USUAL_DATA.get(method.schedule or "", "text" if LABELS in method.learns else "binary")
+        natural, name = usual, f"the default data of {method.name}"
+    else:
+        natural, name = natural_kind(data), name_of(data) or "the data"
+    part = None if network is None or method.own_network else network_of(network, method, natural)
+    takes = tuple(kind for kind in method.kinds if part is None or kind in part.kinds)
+    for kind in _ALSO[natural]:
+        # The labels of rows of 0 and 1 say which set they are from: learned only where a network of vectors is named.
+        if kind in takes and (part is not None or (natural, kind) != ("binary", "vector")):
+            return kind
+    what = f"{method.name} takes {' or '.join(method.kinds)} data"
+    if part is not None:
+        what += f", the network {part.name} {' or '.join(part.kinds)}"
+    raise InputError(f"{what}, but {name} is {natural}{_missing(method, natural)}")
+
+
+def check_domains(name: str, domains: str) -> None:
+    """Raises OptionError where a data set that ships has no such domains."""
+    if domains == "classes" and name in NAMES and name not in CLASSES:
+        raise OptionError("domains", f"classes needs the data {' or '.join(CLASSES)}, found {name}")
+    if name in PAIRS and domains != "classes":
+        raise OptionError("domains", f"the data {name} have classes, found {domains}")
+
+
+def usual_names(method: Method, kind: str) -> tuple[str, ...]:
+    """Data that a method has where none are given: the first at hand of these, of which the last needs no files."""
+    if kind == "image":
+        study = getattr(method, "study", False)  # section 5.1 of FIL-VER permutes MNIST
+        return (*(() if study else ("emnist-balanced", "fashion-mnist")), "mnist", "digits")
+    return ("trec6", "sample") if kind == "text" else ("mnist", "digits")
+
+
+def _missing(method: Method, kind: str) -> str:
+    """What a kind of data has not got that a method needs."""
+    if kind == "binary" and DENSITY not in method.learns:
+        return ": rows of 0 and 1 without labels, and it learns labels; fedavg and others learn their density"
+    if method.needs:
+        return f": {method.needs}"
+    if LABELS not in method.learns and kind in ("text", "vector"):
+        return ": it learns the density of rows of 0 and 1"
+    return ""
+
+
+def natural_kind(data: Any) -> str:
+    """The kind of a data set as it is, before any network."""
+    if not isinstance(data, str):
+        return getattr(data, "kind", None) or _no_kind(data)
+    if data in NAMES:
+        return NAMES[data]
+    if is_own(data):
+        with users_code(f"data set: {data}"):
+            made = typing.get_type_hints(DATA.get(data)).get("return") if callable(DATA.get(data)) else None
+        return getattr(made, "kind", None) or natural_kind(loaded(data))
+    folder = pathlib.Path(data)
+    tables = sorted(folder.glob("train.*")) if folder.is_dir() else [folder]
+    if not tables or not tables[0].exists():
+        DATA.get(data)  # says that there is none
+        raise InputError(f"{data}: no such data set or folder; known sets are {', '.join(NAMES)}")
+    if tables[0].suffix == ".npz":
+        return "vector"
+    return "text" if _has_text(tables[0]) else "vector"
+
+
+def _no_kind(data: Any) -> str:
+    raise InputError(
+        f"data: expected a name, a table, a folder, FILE.py:NAME or a data set of tffcl.datasets (from_arrays, "
+        f"from_frames, from_texts), found {type(data).__name__}"
+    )
+
+
+def _has_text(path: pathlib.Path) -> bool:
+    """Whether a table has a column or key of texts, going by its first line."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        line = file.readline(1 << 20)
+    if path.suffix == ".jsonl":
+        return '"text"' in line
+    separator = "\t" if path.suffix == ".tsv" else ","
+    return "text" in [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
+
+
+def name_of(data: Any) -> Optional[str]:
+    """What data are called; None where none are given."""
+    if data is None or not isinstance(data, str):
+        return getattr(data, "name", None)
+    return data if data in NAMES or is_own(data) else pathlib.Path(data).resolve().stem
+
+
+def is_own(data: Any) -> bool:
+    """Whether data come of the user's code, FILE.py:NAME, or of an installed package."""
+    return DATA.is_own(data) and not pathlib.Path(data).exists()
+
+
+def own_options(data: Any) -> Optional[type]:
+    """The options of a function of the user's that makes a data set."""
+    return options_of(DATA.get(data)) if is_own(data) and callable(DATA.get(data)) else None
+
+
+_LOADED: dict[str, tuple[Any, Any]] = {}  # the latest of each function
+
+
+def loaded(reference: str, options: Any = None) -> Any:
+    """The data set that FILE.py:NAME refers to; a function is called, again only with other options."""
+    part, own = DATA.get(reference), own_options(reference)
+    options = own() if options is None and own is not None else options
+    if reference not in _LOADED or _LOADED[reference][0] != (part, options):
+        _LOADED[reference] = (part, options), DATA.make(reference, {}, options) if callable(part) else part
+    return _LOADED[reference][1]
+
 
 def usual_data(experiment: Experiment) -> str:
     """The name of the data set that a method has where none is given: the paper's if it is at hand."""
-    *wanted, ships = kinds.usual_data(experiment.method, experiment.kind)
+    *wanted, ships = usual_names(experiment.method, experiment.kind)
     name = next((name for name in wanted if _at_hand(name, experiment.data_dir)), ships)
     missing = wanted[: wanted.index(name)] if name in wanted else wanted
     if missing:
@@ -44,7 +190,7 @@ def _at_hand(name: str, data_dir: Optional[str]) -> bool:
     if datasets.available(name, data_dir):
         return True
     try:
-        return name in kinds.TEXTS and datasets.load(name, data_dir) is not None
+        return name in TEXTS and datasets.load(name, data_dir) is not None
     except DatasetError:
         return False
 
@@ -56,10 +202,10 @@ def load(experiment: Experiment) -> Any:
       DatasetError: the data are missing or malformed.
     """
     data, kind = experiment.data, experiment.kind
-    if kinds.is_own(data):
-        own = kinds.own_options(data)
-        data = kinds.loaded(data, None if own is None else experiment.groups[own])
-        kinds.natural_kind(data)  # says what it should be
+    if is_own(data):
+        own = own_options(data)
+        data = loaded(data, None if own is None else experiment.groups[own])
+        natural_kind(data)  # says what it should be
     if kind == "text":
         texts = datasets.load(data, experiment.data_dir) if isinstance(data, str) else data
         if experiment.tokeniser is not None:
@@ -86,8 +232,8 @@ def _binary(experiment: Experiment, data: Any) -> datasets.BinaryVectors:
         return data
     if data == "mnist+letters":
         return datasets.join_vectors(images("mnist"), images("emnist-letters"))
-    if data in kinds.BINARIES:
-        names = kinds.BINARY_SETS if data == "binary" else (data,)
+    if data in BINARIES:
+        names = BINARY_SETS if data == "binary" else (data,)
         return datasets.vectors_of_sets([datasets.load_binary(name, experiment.data_dir) for name in names])
     return images(data)
 
@@ -118,7 +264,7 @@ def _usual_vectors(data_dir: Optional[str]) -> str:
 
 def domains_of(experiment: Experiment, images: Any) -> datasets.Domains:
     """The images as ever other domains, one a task."""
-    if experiment.data in kinds.PAIRS:
+    if experiment.data in PAIRS:
         first, second = experiment.data.split("+")
         every = datasets.mnist_fashion(
             datasets.load_images(first, experiment.data_dir),
@@ -146,11 +292,11 @@ def domains_of(experiment: Experiment, images: Any) -> datasets.Domains:
     return dataclasses.replace(every, domains=every.domains[: experiment.num_tasks])
 
 
-def checksum(arrays: Iterable[np.ndarray]) -> str:
+def checksum(arrays: Iterable[Any]) -> str:
     """A short sum over all data of a run, so that it is not resumed with other ones."""
     total = 0
     for array in arrays:
-        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
+        total = zlib.crc32(array.tobytes(), total)
     return f"{total:08x}"
 
 

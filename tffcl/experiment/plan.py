@@ -20,7 +20,7 @@ from tffcl.aggregators import ClientPrivacy
 from tffcl.algorithms.fed_avg import Importance
 from tffcl.client_works import RehearsalModel
 from tffcl.client_works.options import LocalTraining
-from tffcl.experiment import Experiment, densities, frozen, kinds, loading
+from tffcl.experiment import Experiment, densities, frozen, loading
 from tffcl.experiment.groups import Runtime
 from tffcl.models import EmbeddingClassifier, MADENetwork, Network
 from tffcl.models.network import with_label_mask
@@ -67,7 +67,7 @@ class Plan:
         self.enrollment = loading.enrollment_of(experiment)
         if experiment.output_dir is not None:
             self._check_folders(pathlib.Path(experiment.output_dir))
-        self.dataset: Any = None if experiment.data in kinds.PAIRS else loading.load(experiment)
+        self.dataset: Any = None if experiment.data in loading.PAIRS else loading.load(experiment)
         if experiment.scenario == "domains":
             self.dataset = loading.domains_of(experiment, self.dataset)
         # All that options and labels may get wrong comes before word vectors are trained.
