@@ -67,39 +67,6 @@ def test_a_task_begins_with_the_base_divided(small):
     np.testing.assert_array_equal(runner.work.base_in(tf.constant(own), tf.constant(theirs)), expected)
 
 
-@pytest.mark.parametrize("winner", [0, 1, 2])
-def test_a_task_may_begin_with_the_adaptive_that_fits_its_examples_best(small, winner):
-    """The losses of B over the factor and of both foreign adaptives, by hand; labels are those of one of them."""
-    runner = small.Runner(adaptive_start="best", training=small.training(num_epochs=1))
-    foreign, data = 8 * small.adaptives(runner.work, 2), runner.data(16)
-    state = runner.begin(runner.start(), foreign=foreign)
-    local = {name: value.numpy() for name, value in runner.work.network.local.split(state["local"]).items()}
-    documents, vectors = small.documents(small.examples(16)), small.context()["vectors"]
-    candidates = [state["adaptive"], *foreign]
-
-    def scores(adaptive):
-        kernel = small.theta(runner.shared, state["mask_logits"], adaptive) + weighted(
-            small, state["attention"], foreign
-        )
-        return small.logits(kernel, local, state["attention"], foreign, documents, vectors, False)
-
-    labels = scores(candidates[winner]).argmax(1)
-    losses = [small.cross_entropies(scores(each), labels).mean() for each in candidates]
-    data["train"]["label"] = tf.constant(labels.astype(np.int32))
-    here = runner.work.begin_round(small.tensors(state), tf.constant(runner.shared), data, tf.constant(0))
-    np.testing.assert_array_equal(here.first["adaptive"], candidates[int(np.argmin(losses))])
-    # Only the first round that counts begins so.
-    later = {**state, "trained": np.int32(1)}
-    here = runner.work.begin_round(small.tensors(later), tf.constant(runner.shared), data, tf.constant(1))
-    np.testing.assert_array_equal(here.first["adaptive"], state["adaptive"])
-
-
-def test_the_best_start_needs_adaptives_that_are_added(small):
-    for aligned, places in ((True, 2), (False, 0)):
-        with pytest.raises(errors.InputError, match="adaptive_start: best needs foreign adaptives that are added"):
-            small.Runner(aligned=aligned, places=places, adaptive_start="best")
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_the_end_of_a_task_keeps_all_that_it_needs(small, form):
     runner = small.Runner(sparsity=0.3, retention_form=form)

@@ -136,11 +136,6 @@ class DecomposedWork(NetworkWork):
         self._set_up(network, training, seed, penalties, phases)
         self.options, self._trains_past = decomposition, decomposition.retention_form == "gradient"
         self._adds_foreign = network.adds_foreign and network.num_foreign > 0
-        if decomposition.adaptive_start == "best" and not self._adds_foreign:
-            raise errors.InputError(
-                f"adaptive_start: best needs foreign adaptives that are added into the kernels, and "
-                f"{type(network).__name__} has no place for them"
-            )
         dense = () if decomposition.share_dense == "no" else network.shareable
         if decomposition.share_dense != "no" and not dense:
             raise errors.InputError(f"share_dense: {type(network).__name__} has no local parts that could be shared")
@@ -349,27 +344,11 @@ class DecomposedWork(NetworkWork):
         local = self.masks.start(state["local"], data["context"], data["train"])
         if local is not state["local"]:  # the first values of a task's first round depend on its data
             local = tf.where(tf.equal(state["trained"], 0), local, state["local"])
-        if self.options.adaptive_start == "best":
-            first["adaptive"] = tf.cond(
-                tf.equal(state["trained"], 0),
-                lambda: self._best_start({**first, "local": local}, state, data),
-                lambda: state["adaptive"],
-            )
         first["local"] = local if self.options.share_dense == "start" else self.local_in(local, shared)
         if self._adds_foreign:  # once a round: every step reads them
             state = dict(state, foreign=self.network.kernels.columns(state["foreign"]))
         connectivity = self.connectivity(state["plan"], number)
         return Round(state, shared, data, number, first, num_examples(data["train"]), connectivity)
-
-    def _best_start(self, first: Values, state: Tensors, data: Mapping[str, Any]) -> tf.Tensor:
-        """A as the task begins, or the foreign adaptive in its place that loses less on the training examples."""
-        candidates = tf.concat([state["adaptive"][None], state["foreign"]], 0)
-
-        def loss(adaptive: tf.Tensor) -> tf.Tensor:
-            return self.model({**first, "adaptive": adaptive}, state).mean_loss(data["context"], data["train"])
-
-        losses = tf.map_fn(loss, candidates, fn_output_signature=tf.float32)
-        return tf.ensure_shape(candidates[tf.argmin(losses)], state["adaptive"].shape)
 
     def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
         """FedSeIT eq. 5 and ConFedMADE eq. 6 on one batch."""

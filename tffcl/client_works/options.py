@@ -70,11 +70,6 @@ class Decomposition(Options):
         "of every task.", choices=RETENTION_FORMS, sparse=True,
     )  # fmt: skip
     adaptive_factor: float = option(5.0, "A task's A starts at B over this.", advanced=True, sparse=True)
-    adaptive_start: str = option(
-        "base", "A task's A starts at B over --adaptive-factor (base), or at whichever of that and the adaptives of "
-        "others loses least on the task's training examples (best).", choices=("base", "best"), sparse=True,
-        mark=lambda chosen: "+best" if chosen.adaptive_start == "best" else "",
-    )  # fmt: skip
     mask_start: float = option(0.5, "sigmoid(m) at a task's start.", above=0, below=1, advanced=True, sparse=True)
     gate_cutoff: float = option(
         0.25, "Entries of B whose sigmoid(m) is at most this are not sent.", least=0, below=1, sparse=True
