@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from tffcl import errors, streams, transfers
+from tffcl.experiment import plan
 from tffcl.transfers.options import Selection
 
 
@@ -162,3 +165,33 @@ def test_flags_reach_the_transfer():
 def test_flags_that_do_not_go_together(given, message):
     with pytest.raises(errors.InputError, match=message):
         Selection(**given)
+
+
+# -- how often a selection is right ---------------------------------------------------------------------------
+
+THREE = [[("s/a", "s/b"), ("r/a", "r/b")], [("r/a", "r/c"), ("s/c", "s/d")], [("r/c", "r/d"), ("r/b", "r/c")]]
+ENTRIES = [(0, 0), (2, 0), (1, 0)]
+
+
+def test_shares_of_selections_by_hand():
+    # Client 0 in task 1 (r/a, r/b): entry 1 is of its set alone, entry 2 has a label in common; both of set r.
+    # Client 1 (s/c, s/d): entry 0 is of its set alone, 1 of another. Client 2 is given nothing.
+    found = transfers.selection_shares(THREE, ENTRIES, [[[], [], []], [[1, 2], [0, 1], []]])
+    assert found == {"selection_same_domain": pytest.approx(0.75), "selection_label_overlap": pytest.approx(0.25)}
+    assert set(transfers.selection_shares(THREE, [], [[[], [], []]]).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "num_foreign", "told"), [("mixed", 2, True), ("mixed", 0, False), ("non-iid", 2, False)]
+)
+def test_only_mixed_runs_with_foreign_entries_tell_shares(scenario, num_foreign, told):
+    run = SimpleNamespace(
+        experiment=SimpleNamespace(scenario=scenario),
+        method=SimpleNamespace(schedule="fedseit", own_network=False, pool="none"),
+        stream=SimpleNamespace(named_labels=lambda names: THREE),
+        dataset=SimpleNamespace(label_names=()),
+    )
+    process = SimpleNamespace(num_foreign=num_foreign, work=None)
+    state = SimpleNamespace(base=SimpleNamespace(entries=ENTRIES), selections=[[[], [], []], [[1], [], []]])
+    more = plan.Plan._finish(run, process, state, None)
+    assert ("selection_same_domain" in more) == ("selection_label_overlap" in more) == told

@@ -43,7 +43,7 @@ def table() -> Table:
     ]
     alone = Row("alone+warm", ("-", "alone+warm"), ("alone", *COMMON, "--warm-start"), control=CONTROL)
     measures: dict[str, tuple[Measure, int]] = {
-        "TTA %": (percent("task_averaged_test_accuracy"), 1),
+        "TTA %": (percent("task_averaged_test_accuracy"), 2),
         "same set %": (percent("selection_same_domain"), 0),
         "a common label %": (percent("selection_label_overlap"), 0),
     }

@@ -3,6 +3,7 @@ from .centroids import document_vectors as document_vectors
 from .controls import Oracle as Oracle
 from .controls import OwnTasks as OwnTasks
 from .controls import Sampled as Sampled
+from .controls import selection_shares as selection_shares
 from .knowledge_base import KnowledgeBase as KnowledgeBase
 from .similarity import build_sit_decision as build_sit_decision
 from .sit import SIT as SIT

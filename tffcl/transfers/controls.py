@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from tffcl import errors
+import numpy as np
+
+from tffcl import errors, streams
 from tffcl.transfers.knowledge_base import KnowledgeBase
 from tffcl.transfers.transfer import _drawn, _PerClient, past_entries
 
@@ -85,3 +87,34 @@ class Oracle(_AtMostK):
         # Sorting is stable: what has as much in common stays in the order of the draw.
         drawn = _drawn(some, len(some), (self.seed, task, client))
         return sorted(drawn, key=lambda entry: -common[entry])[: self.k]
+
+
+def selection_shares(
+    labels: Sequence[Sequence[Sequence[str]]],
+    entries: Sequence[tuple[int, int]],
+    selections: Sequence[Sequence[Sequence[int]]],
+) -> dict[str, float | None]:
+    """How often selections are of the same set as the task, and how often they have a label in common with it.
+
+    Args:
+      labels: `labels[client][task]`, names SET/LABEL.
+      entries: (client, task) of each entry of the knowledge base.
+      selections: `selections[task][client]`, ids of entries.
+
+    Returns:
+      selection_same_domain, selection_label_overlap: of the entries that a client was given for a task the share that
+      is of the task's set, and that has a label in common with it; the mean over the clients and tasks that were given
+      some, None where there are none.
+    """
+    shares = []
+    for task, chosen in enumerate(selections):
+        for client, ids in enumerate(chosen):
+            own, others = labels[client][task], [labels[entries[entry][0]][entries[entry][1]] for entry in ids]
+            both = [
+                (bool({*streams.domains_of(own)} & {*streams.domains_of(other)}), bool({*own} & {*other}))
+                for other in others
+            ]
+            if both:
+                shares.append(np.mean(both, axis=0))
+    means = np.mean(shares, axis=0).tolist() if shares else [None, None]
+    return dict(zip(("selection_same_domain", "selection_label_overlap"), means))
