@@ -52,6 +52,11 @@ class Data(Options):
         "threshold", "How pixels become 0 or 1: at half intensity, or drawn once with --split-seed.",
         choices=("threshold", "stochastic"), only=("binary",),
     )  # fmt: skip
+    evaluate_on: str = option(
+        "test", "Whose scores a run tells: those of test examples, or of the examples that clients hold out of each "
+        "task, by which options are chosen.", choices=("test", "validation"), sparse=True,
+        mark=lambda data: "+validation" if data.evaluate_on == "validation" else "",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
