@@ -30,7 +30,8 @@ CLIENTS, TASKS, FOREIGN, IMAGE, PIXELS = 3, 2, 2, (2, 2), 4
 # gradients by their own size; with an epsilon as large as the learning rate it makes no error larger.
 LEARNING_RATE, STEPS, TERMS = 0.01, 16, 100
 ROUNDING = STEPS * TERMS * 2.0**-24
-FAST = ("fedavg", "confedmade")  # the others beside them take minutes together
+# Of the methods and of ALGORITHMS; the others beside them take minutes together.
+FAST, FAST_BY_HAND = ("fedavg",), ("fedseit", "keras")
 # Aggregated in two ways: by a mean over the clients that sent an entry, and by a mean weighted by examples with sums
 # beside it. What runs at a client needs nothing of a runtime that differs from one algorithm to the next.
 OTHER_RUNTIMES = ("fedseit", "fed_curv")
@@ -225,7 +226,11 @@ def played_through(process, data):
     return {**history.values(), "server": history.server["shared"]}
 
 
-@pytest.fixture(name="built", scope="module", params=ALGORITHMS)
+@pytest.fixture(
+    name="built",
+    scope="module",
+    params=[pytest.param(name, marks=[] if name in FAST_BY_HAND else [pytest.mark.slow]) for name in ALGORITHMS],
+)
 def _built(request, small):
     return Counted(ALGORITHMS[request.param], small)
 

@@ -126,6 +126,7 @@ def test_without_a_past_task_ver_is_plain_federated_averaging():
     np.testing.assert_array_equal(one.scores, other.scores)
 
 
+@pytest.mark.slow
 def test_the_mean_is_weighted_by_examples():
     """Eq. 1, from what each client's work returns by itself."""
     process = _built("none", client_memory=0)
@@ -183,6 +184,7 @@ def test_a_client_that_is_not_there_yet_is_not_rehearsed():
     assert results.bytes_up_dense[0][0] == 4 * (states[0]["shared"].size + 9 * (2 * rehearsing.SIZE + 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["decreasing", "increasing", "scattered"])
 def test_rows_are_of_the_run_s_task_whenever_a_client_came(scenario):
     """A client that joins in the third task sends rows of that task, not of its own first."""

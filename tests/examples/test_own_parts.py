@@ -80,6 +80,7 @@ def test_the_commands_run_and_report_as_printed(command, folder, ran):
     assert results["task_averaged_test_accuracy"] > 0.6  # of two labels
 
 
+@pytest.mark.slow
 def test_a_run_with_a_method_of_ones_own_is_resumed_with_the_same_options_alone(folder, ran, run, no_plots):
     """With the same flags there is nothing left to do, and the tables are the same; with others it is refused."""
     words, done = ran(next(command for command in COMMANDS if "fedrep" in command))

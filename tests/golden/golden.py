@@ -71,6 +71,12 @@ def _runs() -> Iterator[tuple[str, list[str]]]:
 
 
 RUNS = dict(_runs())
+# The whole run of a method on a kind of data that tests need not do again.
+PAIRS = {
+    ("local", "text"): "text-local", ("fedweit", "text"): "text-fedweit", ("fedseit", "text"): "text-fedseit-sit",
+    ("replay", "binary"): "density-replay", ("fedcurv", "binary"): "density-fedcurv",
+    ("confedmade", "binary"): "density-confedmade", ("fil-ver", "image"): "domain-fil-ver",
+}  # fmt: skip
 
 
 def probe() -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import pathlib
 
+import numpy as np
 import pytest
 from loading import module_at
+from run_directories import assert_complete
+
+from tffcl.flags import parse_run
 
 golden = module_at(pathlib.Path(__file__).with_name("golden.py"))
-QUICK = ("text-fedavg", "density-confedmade")
+QUICK = ("density-confedmade",)
 SLOW = (
-    "text-fedseit-sit", "text-fedweit", "text-local", "density-replay", "density-fedcurv", "density-agnostic",
-    "domain-fil-ver", "domain-ebr", "domain-naive-end-to-end",
+    "text-fedavg", "text-fedseit-sit", "text-fedweit", "text-local", "density-replay", "density-fedcurv",
+    "density-agnostic", "domain-fil-ver", "domain-ebr", "domain-naive-end-to-end",
 )  # fmt: skip
 
 
@@ -22,7 +26,19 @@ def record(name):
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_run_ends_as_recorded(name):
-    assert golden.compared(golden.run(name), record(name)) == []
+    found = golden.run(name)
+    assert golden.compared(found, record(name)) == []
+    experiment = parse_run(golden.RUNS[name][1:])
+    scores = np.array(found["results"]["nll" if experiment.kind == "binary" else "accuracy"], float)
+    assert_complete(experiment, scores, scores[:, -1], found["history"])
+
+
+@pytest.mark.parametrize("pair", golden.PAIRS, ids="-".join)
+def test_a_record_is_of_its_pair_of_method_and_data(pair):
+    name = golden.PAIRS[pair]
+    assert name in (*QUICK, *SLOW)
+    experiment = parse_run(golden.RUNS[name][1:])
+    assert (experiment.method.name, experiment.kind) == pair
 
 
 @pytest.mark.slow

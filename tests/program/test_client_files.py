@@ -267,7 +267,7 @@ def test_a_view_for_numpy_alone_is_an_error(process):
 HANDLE = {"directory": "str", "client": "int32", "version": "int32"}
 
 
-@pytest.fixture(scope="module", params=["tiny", "fedseit"])
+@pytest.fixture(scope="module", params=["tiny", pytest.param("fedseit", marks=pytest.mark.slow)])
 def both(request, tiny, tff_context):
     """A process, and the same over handles."""
     if request.param == "tiny":

@@ -23,6 +23,8 @@ from tffcl.program.client_files import over_handles
 from tffcl.templates.tff_types import entries
 from tffcl.transfers import SIT, CentroidPrivacy, NoTransfer
 
+pytestmark = pytest.mark.slow
+
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "privacy.md"
 TRAINING = LocalTraining(num_epochs=1, batch_size=4, learning_rate=0.01, patience=0)
 # Between them they have every entry of a state, every metric and every kind of upload.
@@ -104,7 +106,6 @@ def test_all_that_crosses_is_on_the_page(made):
     assert listed == {"centroids"}.union(*map(crossing, made.values()))
 
 
-@pytest.mark.slow
 def test_clients_reach_the_server_in_rounds_and_nowhere_else(made):
     """By aggregation; the rest is for each client by itself, and goes to the program as the table says."""
     process = made["confedmade"]

@@ -105,6 +105,7 @@ def _coordinator(folder, port, door, **more):
     return stunnel(folder, "coordinator.conf", port, **ends, **more)
 
 
+@pytest.mark.slow
 def test_a_computation_through_mutual_tls(folder, door):
     total = tff.federated_computation(
         lambda x: tff.federated_sum(x), tff.FederatedType(tff.TensorType(np.float32, [200_000]), tff.CLIENTS)

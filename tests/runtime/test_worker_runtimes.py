@@ -73,7 +73,7 @@ def stopped(worker):
         os.kill(worker.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed_in_mid_round(victim, caplog):
     told = []
     with two_workers(on_failure=told.append) as (entered, workers):
@@ -206,6 +206,7 @@ def test_seconds_that_are_none(options):
         runtime.remote(["localhost:9"], **options)
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_from_call_to_call():
     """A worker gets 4 MB in each call."""
     big = [np.ones(500_000, np.float32)] * 4
