@@ -128,6 +128,7 @@ def test_methods_without_a_sum_of_updates_take_no_noise_on_it(run, line):
         ("confedmade --no-direct --order 2,1,3", {"direct": False, "order": (2, 1, 3)}),
         ("confedmade --method fedcurv", {"penalty": 1.0}),
         ("confedmade --method fedprox-ewc", {"penalty": 0.1, "proximal": 1.0}),
+        ("confedmade --method cl-ewc", {"penalty": 1.0}),
         ("confedmade --assign 0+1,2 --assign 2,0",
          {"num_clients": 2, "num_tasks": 2, "assign": ((("0", "1"), ("2",)), (("2",), ("0",)))}),
         ("confedmade --assign 0+1,2;2,0", {"num_clients": 2, "num_tasks": 2}),

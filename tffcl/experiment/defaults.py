@@ -27,7 +27,8 @@ _SCHEDULES: dict[str, dict[str, Defaults]] = {
     },
     # Paul et al., 2023, appendix B.1 and section 4.1; A = B / 3 is the published code's. The learning rate is not the
     # paper's 1e-3: a task has about 160 steps, with which that trains nothing out. It names neither mu of FedProx nor
-    # lambda of EWC: these have the least NLL on held-out digits of all tasks (`tffcl reproduce confedmade --table weights`).
+    # lambda of EWC: these have the least NLL on held-out digits of all tasks, of those that were tried (`tffcl
+    # reproduce confedmade --table weights`).
     "binary": {
         "": {
             "scenario": "sequence", "num_clients": 3, "num_tasks": 5, "labels_per_task": 1, "num_rounds": 20,
