@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import threading
 
-from tffcl.runtime import processes
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes that a process started, and those that they started."""
-    children: dict[int, list[int]] = {}
-    for one, parent in processes.parents().items():
-        children.setdefault(parent, []).append(one)
-    found, waiting = [], [pid]
-    while waiting:
-        own = children.get(waiting.pop(), [])
-        found += own
-        waiting += own
-    return found
+import psutil
 
 
 class Memory:
@@ -37,8 +24,11 @@ class Memory:
 
     def now(self) -> tuple[int, int]:
         """Bytes of this process, and of its descendants together."""
-        own = os.getpid()
-        return processes.resident_bytes(own), sum(map(processes.resident_bytes, descendants(own)))
+        own, others = psutil.Process(), 0
+        for process in own.children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has ended
+                others += process.memory_info().rss
+        return own.memory_info().rss, others
 
     def take_peak(self) -> tuple[int, int, int]:
         """`peak`, which begins anew; what stands there now counts, however short the time since the last one was."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tffcl.console import exit_with
+from tffcl.flags import exit_with
 
 
 class Done(NamedTuple):

@@ -14,9 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
-
-from tffcl.runtime import processes
 
 PROGRAM = [sys.executable, "-c", "from tffcl.cli import main; main()"]
 PATIENCE = 240.0  # seconds for anything that has to come: the machine may be busy with other tests
@@ -129,7 +128,9 @@ def serve(*args: object, **options: tuple[str, ...]) -> Iterator[Served]:
 
 def is_running(pid: int) -> bool:
     """Whether a process is there and not merely waiting for its parent to ask how it ended."""
-    return processes.cpu_seconds(pid) is not None
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def is_gone_soon(pid: int) -> bool:

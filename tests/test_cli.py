@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 
-import click
 import pytest
 from command_line import wrong
 from serving import PATIENCE
 
-from tffcl import console
 from tffcl.algorithms import registry
 
 HEAVY = ("tensorflow", "tensorflow_federated", "numpy", "matplotlib", "pandas", "gensim", "grpc", "sklearn")
@@ -28,7 +25,7 @@ def test_help_lists_and_errors_import_nothing_heavy():
     code = f"""
 import sys
 from tffcl.cli import tffcl
-from tffcl.console import exit_with
+from tffcl.flags import exit_with
 for line in {lines!r}:
     try:
         exit_with(tffcl, args=line)
@@ -98,51 +95,3 @@ def test_report_of_no_run(run, tmp_path):
     wrong(run("report", tmp_path / ("n" * 300)), "no such run directory")
     (tmp_path / "config.json").write_text("{}")
     wrong(run("report", tmp_path), "results.json", "resume the run to finish it")
-
-
-def ended(command):
-    with pytest.raises(SystemExit) as exit_info:
-        console.exit_with(command, "program", [])
-    return exit_info.value.code
-
-
-@pytest.mark.parametrize(
-    ("happens", "code", "words"),
-    [
-        (click.Abort(), 130, "program: interrupted; --resume with the same flags and --output-dir goes on"),
-        (KeyboardInterrupt(), 130, "program: interrupted"),
-        (click.UsageError("a\n  b"), 2, "program: error: a b"),
-        (console.TffclError("what\nwhere"), 2, "program: error: what where"),
-        (console.OptionError("num_rounds", "expected 3"), 2, "program: error: --num-rounds: expected 3"),
-    ],
-)
-def test_how_programs_end(capsys, happens, code, words):
-    @click.command()
-    def command():
-        raise happens
-
-    assert ended(command) == code
-    assert words in capsys.readouterr().err
-
-
-def test_an_error_of_the_code_itself_keeps_its_trace():
-    @click.command()
-    def command():
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        console.exit_with(command, "program", [])
-
-
-def test_what_is_logged_goes_to_stderr_and_warnings_say_who_warns(capsys, monkeypatch):
-    logger = logging.getLogger("tffcl")
-    monkeypatch.setattr(logger, "handlers", [])
-    monkeypatch.setattr(logger, "propagate", True)
-
-    @click.command()
-    def command():
-        logging.getLogger("tffcl.some.module").info("data: a")
-        logging.getLogger("tffcl.some.module").warning("odd")
-
-    assert ended(command) == 0
-    assert capsys.readouterr().err == "data: a\nprogram: WARNING: odd\n"

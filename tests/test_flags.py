@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 
 import click
@@ -11,9 +12,10 @@ from command_line import wrong
 
 from tffcl import Experiment
 from tffcl.algorithms import registry
-from tffcl.experiment import defaults, kinds
-from tffcl.flags import ExperimentCommand, parse_run
-from tffcl.options import fields_of, shown
+from tffcl.errors import TffclError
+from tffcl.experiment import groups, loading
+from tffcl.flags import ExperimentCommand, exit_with, parse_run
+from tffcl.options import OptionError, fields_of, shown
 
 DP = ("--dp-base-clip", "0.5", "--dp-base-noise", "2")
 
@@ -193,7 +195,7 @@ def test_help_shows_the_default_that_is_used_of_every_option(method):
     """For the data that the method has by itself, and for each data set whose defaults differ."""
     command = command_of(method)
     experiment = Experiment(method)
-    named = [name for name in defaults.data_with_defaults(experiment.method, experiment.kind) if name in kinds.NAMES]
+    named = [name for name in groups.data_with_defaults(experiment.method, experiment.kind) if name in loading.NAMES]
     cases = {None: experiment, **{name: Experiment(method, data=name) for name in named}}
     compared = 0
     for option in command.get_params(click.Context(command)):
@@ -310,3 +312,51 @@ def test_experiments_of_objects_cannot_be_written_to_a_file():
 
     with pytest.raises(OptionError, match="data: is a Rows; a file holds names"):
         Experiment("fedavg", data=Rows()).to_toml()
+
+
+def ended(command):
+    with pytest.raises(SystemExit) as exit_info:
+        exit_with(command, "program", [])
+    return exit_info.value.code
+
+
+@pytest.mark.parametrize(
+    ("happens", "code", "words"),
+    [
+        (click.Abort(), 130, "program: interrupted; --resume with the same flags and --output-dir goes on"),
+        (KeyboardInterrupt(), 130, "program: interrupted"),
+        (click.UsageError("a\n  b"), 2, "program: error: a b"),
+        (TffclError("what\nwhere"), 2, "program: error: what where"),
+        (OptionError("num_rounds", "expected 3"), 2, "program: error: --num-rounds: expected 3"),
+    ],
+)
+def test_how_programs_end(capsys, happens, code, words):
+    @click.command()
+    def command():
+        raise happens
+
+    assert ended(command) == code
+    assert words in capsys.readouterr().err
+
+
+def test_an_error_of_the_code_itself_keeps_its_trace():
+    @click.command()
+    def command():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        exit_with(command, "program", [])
+
+
+def test_what_is_logged_goes_to_stderr_and_warnings_say_who_warns(capsys, monkeypatch):
+    logger = logging.getLogger("tffcl")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", True)
+
+    @click.command()
+    def command():
+        logging.getLogger("tffcl.some.module").info("data: a")
+        logging.getLogger("tffcl.some.module").warning("odd")
+
+    assert ended(command) == 0
+    assert capsys.readouterr().err == "data: a\nprogram: WARNING: odd\n"

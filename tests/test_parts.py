@@ -10,7 +10,7 @@ import pytest
 from tffcl import Experiment, datasets, parts
 from tffcl.algorithms import registry
 from tffcl.errors import InputError
-from tffcl.experiment import kinds, sources
+from tffcl.experiment import loading
 from tffcl.experiment.groups import SCENARIOS
 from tffcl.flags import parse_run
 from tffcl.models.registry import NETWORKS
@@ -123,14 +123,14 @@ def test_a_return_annotation_says_the_kind_without_a_call(path):
     calls = sys.modules["tffcl_user_own"].CALLS
     assert (experiment.kind, calls) == ("vector", [])
     assert Experiment("ewc", data=f"{path}:unannotated").kind == "vector"
-    assert kinds.loaded(f"{path}:rows") is kinds.loaded(f"{path}:rows")
+    assert loading.loaded(f"{path}:rows") is loading.loaded(f"{path}:rows")
     assert calls == [30, 30]  # once each: made once, and again only with other options
-    own = kinds.own_options(f"{path}:rows")
-    assert len(kinds.loaded(f"{path}:rows", own(count=60)).train_x) == 60
+    own = loading.own_options(f"{path}:rows")
+    assert len(loading.loaded(f"{path}:rows", own(count=60)).train_x) == 60
 
 
 def test_installed_packages_announce_the_same(installed):
-    for registered in (registry.METHODS, NETWORKS, kinds.DATA, TRANSFERS, SCENARIOS):
+    for registered in (registry.METHODS, NETWORKS, loading.DATA, TRANSFERS, SCENARIOS):
         assert "theirs" in registered.names
         assert registered.is_own("theirs")
     flags = "theirs --data theirs --network theirs --scenario theirs --units 3 --shift 4 --strength 1"
@@ -220,6 +220,6 @@ def test_a_table_is_data(name, head, row, kind, taken, tmp_path):
     path = tmp_path / name
     path.write_text("\n".join([head, *(row.format("xy"[n % 2]) for n in range(20))]) + "\n")
     experiment = parse_run(["ewc", "--data", str(path)])
-    loaded = sources.load(experiment)
+    loaded = loading.load(experiment)
     assert (experiment.kind, type(loaded), loaded.name, loaded.label_names) == (kind, taken, "mine", ("x", "y"))
     assert (len(loaded.train_labels), len(loaded.test_labels)) == (16, 4)

@@ -18,6 +18,6 @@ from . import transfers as transfers
 __version__: str
 from .algorithms.method import Method as Method
 from .algorithms.method import method as method
-from .experiment.experiment import Experiment as Experiment
+from .experiment import Experiment as Experiment
 from .experiment.plan import Plan as Plan
 from .flags import script as script

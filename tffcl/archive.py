@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import IO, Any, Union
+from typing import IO, Any, BinaryIO, Union
 
 import numpy as np
 
@@ -31,35 +31,23 @@ Arrays = OrderedDict  # from names to arrays
 
 
 def write(path: str | os.PathLike[str], arrays: Named) -> None:
-    """Writes a file whole or not at all (`tffcl.storage.write_whole`).
+    """Writes a file as `tffcl.storage.write_whole`; pairs of a name and an array are asked for one by one."""
 
-    Args:
-      path: of the file.
-      arrays: a mapping, or pairs of a name and an array, which are asked for one by one.
+    def save(file: BinaryIO) -> None:
+        """As `np.savez`, which on a full disk leaves an archive open that complains when it is collected."""
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, array in arrays.items() if isinstance(arrays, Mapping) else arrays:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
-    Raises:
-      RunError: the file cannot be written; what stood at `path` still stands.
-    """
-    storage.write_whole(path, lambda file: _save(file, arrays))
-
-
-def _save(file: IO[bytes], arrays: Named) -> None:
-    """As `np.savez`, which on a full disk leaves an archive open that complains when it is collected."""
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, array in arrays.items() if isinstance(arrays, Mapping) else arrays:
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+    storage.write_whole(path, save)
 
 
 def read(path: str | os.PathLike[str], *needed: str) -> dict[str, np.ndarray]:
     """All arrays of a file, each compared with its CRC-32; no more is read, or held, than the file has bytes.
 
-    Args:
-      path: of the file.
-      *needed: names of arrays that have to be there.
-
     Raises:
-      RunError: no such file, or one that is damaged, cut short or of another kind.
+      RunError: no such file, one that is damaged, cut short or of another kind, or without an array that is needed.
     """
     with _opened(path) as archive:
         found = {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
@@ -77,7 +65,7 @@ def checksum(path: str | os.PathLike[str]) -> str:
       RunError: no such file, or one whose directory is damaged.
     """
     with _opened(path) as archive:
-        members = [(one.filename, one.file_size, one.CRC) for one in archive.infolist()]
+        members = [(entry.filename, entry.file_size, entry.CRC) for entry in archive.infolist()]
     return f"{zlib.crc32(repr(members).encode()):08x}"
 
 
@@ -104,9 +92,9 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
 
 def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
     """Raises ValueError where the arrays are not stored as they are, or are said to be more than the file has bytes."""
-    if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
         raise ValueError("its arrays are compressed")
-    if sum(one.file_size for one in archive.infolist()) > size:
+    if sum(entry.file_size for entry in archive.infolist()) > size:
         raise ValueError("its arrays are larger than the file")
 
 
@@ -137,17 +125,14 @@ class Shelf:
     The file has no name (it lies in `tempfile.gettempdir()`, which TMPDIR decides): the system takes it back when the
     process ends, whatever ends it. Nothing in it outlives the process; checkpoints are another matter.
 
-    Room that is no longer used is used again. Arrays are not to be written to: put new ones in their place.
+    Room that is no longer used is used again. Arrays are not to be written to: put new ones in their place. `memory` is
+    how many bytes of arrays may stay in memory (None: `MEMORY_BYTES`); what was used last does so in any case.
 
     >>> shelf = Shelf(memory=8)
     >>> for key in range(3):
     ...     shelf[key] = {"value": np.full(2, key, np.int32)}
     >>> [shelf[key]["value"].tolist() for key in shelf], shelf.memory_used, shelf.num_bytes(0)
     ([[0, 0], [1, 1], [2, 2]], 8, 8)
-
-    Args:
-      memory: bytes of arrays that may stay in memory; what was used last does so in any case. None for
-        `MEMORY_BYTES`.
     """
 
     def __init__(self, memory: int | None = None):
@@ -224,11 +209,7 @@ class _File:
         self._end = 0
 
     def write(self, arrays: Arrays) -> _Place:
-        """Writes arrays to the first free place that is large enough, or to the end.
-
-        Raises:
-          RunError: there is no room on the disk.
-        """
+        """Writes arrays to the first free place that is large enough, or to the end; RunError on a full disk."""
         kinds = tuple((name, array.dtype, array.shape) for name, array in arrays.items())
         place = _Place(self._room(sum(array.nbytes for array in arrays.values())), 0, kinds)
         offset = place.start

@@ -9,10 +9,9 @@ from typing import Any, Optional
 import click
 
 from tffcl.algorithms import registry
-from tffcl.console import exit_with
-from tffcl.experiment import kinds
+from tffcl.experiment import loading
 from tffcl.experiment.groups import SCENARIOS
-from tffcl.flags import RunGroup
+from tffcl.flags import RunGroup, exit_with
 from tffcl.models.registry import NETWORKS
 from tffcl.papers import CONFEDMADE_TABLES, FIL_VER_TABLES
 from tffcl.transfers.options import TRANSFERS
@@ -32,14 +31,14 @@ def run() -> None:
 @tffcl.command("list")
 def list_parts() -> None:
     """Methods and the kinds of data that they take, data sets, networks, transfers."""
-    click.echo(f"{'method':20}" + "".join(f"{kind:9}" for kind in kinds.KINDS) + "about")
+    click.echo(f"{'method':20}" + "".join(f"{kind:9}" for kind in loading.KINDS) + "about")
     for name in registry.METHODS.names:
         method = registry.find_method(name)
-        marks = ["x" if kind in method.kinds else "-" for kind in kinds.KINDS]
+        marks = ["x" if kind in method.kinds else "-" for kind in loading.KINDS]
         click.echo(f"{name:20}" + "".join(f"{mark:9}" for mark in marks) + method.about)
-    for kind in kinds.KINDS:
-        click.echo(f"\n{kind} data: {', '.join(each for each, found in kinds.NAMES.items() if found == kind)}")
-    others = [name for name in kinds.DATA.names if name not in kinds.NAMES]
+    for kind in loading.KINDS:
+        click.echo(f"\n{kind} data: {', '.join(each for each, found in loading.NAMES.items() if found == kind)}")
+    others = [name for name in loading.DATA.names if name not in loading.NAMES]
     if others:
         click.echo(f"\ndata of installed packages: {', '.join(others)}")
     for title, registry_of in (

@@ -42,11 +42,7 @@ class RunError(TffclError):
 
 
 class OperationError(RunError):
-    """A TensorFlow operation that failed where a computation ran: a file that is not there, for example.
-
-    Attributes:
-      words: what TensorFlow says of it.
-    """
+    """A TensorFlow operation that failed where a computation ran, in TensorFlow's `words`: a file is not there."""
 
     def __init__(self, where: str, words: str):
         super().__init__(where, words)
@@ -58,13 +54,13 @@ class OperationError(RunError):
 
 def check_above_zero(name: str, value: float) -> None:
     """Raises InputError for what is no finite number above 0."""
-    if not (value > 0 and math.isfinite(value)):
+    if not is_number(value) or value <= 0:
         raise InputError(f"{name}: expected a number above 0, found {value!r}")
 
 
 def check_between_0_and_1(name: str, value: float) -> None:
     """Raises InputError for what is no number between 0 and 1, both left out."""
-    if not 0 < value < 1:
+    if not is_number(value) or not 0 < value < 1:
         raise InputError(f"{name}: expected a number between 0 and 1, found {value!r}")
 
 

@@ -1,10 +1,11 @@
-"""Flags of the command line, made of options: help in groups, configuration files. No TensorFlow here."""
+"""Flags of the command line, made of options: help in groups, configuration files, exit codes. No TensorFlow here."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import json
+import logging
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,12 +15,11 @@ import click
 
 from tffcl.algorithms import registry
 from tffcl.algorithms.method import Method
-from tffcl.console import exit_with
-from tffcl.errors import InputError
-from tffcl.experiment import defaults, kinds
-from tffcl.experiment.experiment import Experiment, describe
-from tffcl.experiment.groups import SCENARIOS
-from tffcl.options import Field, fields_of, flat, parse
+from tffcl.errors import InputError, TffclError
+from tffcl.experiment import Experiment, loading
+from tffcl.experiment.groups import SCENARIOS, data_with_defaults
+from tffcl.options import Field, OptionError, fields_of, flat, parse, shown
+from tffcl.runtime import quiet
 from tffcl.transfers.options import TRANSFERS
 
 if sys.version_info >= (3, 11):
@@ -91,7 +91,12 @@ class ExperimentCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            others = _methods_with(error.option_name)
+            others = [
+                name
+                for name in registry.METHODS.names
+                for group in registry.find_method(name).option_groups()
+                if error.option_name in [field.flag for field in fields_of(group)]
+            ]
             if not others:
                 raise
             message = f"{error.option_name} is for {', '.join(others)}, not for {self._experiment.method.name}"
@@ -101,13 +106,13 @@ class ExperimentCommand(click.Command):
         chosen = self._experiment
         several = [chosen]
         if chosen.data is None:
-            others = defaults.data_with_defaults(chosen.method, chosen.kind)
-            several += [chosen.replace(data=name) for name in others if name in kinds.NAMES]
-        found: list[click.Parameter] = [
+            others = data_with_defaults(chosen.method, chosen.kind)
+            several += [chosen.replace(data=name) for name in others if name in loading.NAMES]
+        declared: list[click.Parameter] = [
             _flag(several, field, title) for title, group in chosen.group_types for field in fields_of(group)
         ]
         return [
-            *found,
+            *declared,
             _option("--method", _METHOD, "method", "NAME", multiple=True),
             _option("--network", _NETWORK, "network", "NAME|FILE:NAME"),
             _option("--config", "Options from a TOML or JSON file; flags stand over them.", "output", "FILE"),
@@ -167,16 +172,6 @@ def _option(flag: str, text: str, title: str, metavar: str, multiple: bool = Fal
     return option
 
 
-def _methods_with(flag: str) -> list[str]:
-    """Methods that have a flag."""
-    methods = {name: registry.find_method(name) for name in registry.METHODS.names}
-    return [
-        name
-        for name, method in methods.items()
-        if flag in [field.flag for group in method.option_groups() for field in fields_of(group)]
-    ]
-
-
 def _flag(several: Sequence[Experiment], field: Field, title: str) -> click.Option:
     """The flag of an option of the first experiment, whose help shows the defaults in all of them."""
     experiment, declared = several[0], field.option
@@ -187,7 +182,7 @@ def _flag(several: Sequence[Experiment], field: Field, title: str) -> click.Opti
         option = click.Option([*flags, field.name], default=None, is_flag=True, help=text)
     else:
         bare: dict[str, Any] = {} if declared.bare is None else {"is_flag": False, "flag_value": declared.bare}
-        joined = _joined(declared.join)
+        joined = _one_after_the_other if declared.join else None
         option = click.Option(
             [*names, field.name], type=_Value(field), multiple=declared.join, help=text, callback=joined, **bare
         )
@@ -196,21 +191,23 @@ def _flag(several: Sequence[Experiment], field: Field, title: str) -> click.Opti
     return option
 
 
-def _joined(join: bool) -> Any:
-    if not join:
-        return None
-    return lambda ctx, param, value: tuple(each for part in value for each in part) if value else None
+def _one_after_the_other(ctx: click.Context, param: click.Parameter, values: Sequence[tuple]) -> Optional[tuple]:
+    return tuple(each for value in values for each in value) if values else None
 
 
 def _default_shown(several: Sequence[Experiment], field: Field) -> str:
     experiment = several[0]
     if field.name == "data":
-        *names, ships = kinds.usual_data(experiment.method, experiment.kind)
+        *names, ships = loading.usual_names(experiment.method, experiment.kind)
         return f"  [default: the first at hand of {', '.join(names)} and {ships}, which ships]"
     if field.type is bool and not experiment.defaults[field.name]:
         return ""
-    shown = describe(several, field.name)
-    return "" if shown == "none" and experiment.defaults[field.name] is None else f"  [default: {shown}]"
+    by_value: dict[str, list[str]] = {}
+    for each in several:
+        by_value.setdefault(shown(each.defaults.get(field.name)), []).append(each.data_name)
+    (usual, _), *others = by_value.items()
+    text = "; ".join([usual, *(f"{value} for {' and '.join(names)}" for value, names in others)])  # `10; 3 for sample`
+    return "" if text == "none" and experiment.defaults[field.name] is None else f"  [default: {text}]"
 
 
 def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -226,15 +223,15 @@ _SCANNED = {"--method": "method", "--network": "network", "--config": "config", 
 
 def _scanned(args: Sequence[str]) -> dict[str, list[str]]:
     """The values of the flags on which the others depend."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     rest = list(args)
     while rest:
         name, separator, value = rest.pop(0).partition("=")
         if name in _SCANNED:
             if not separator and rest:
                 value = rest.pop(0)
-            found.setdefault(_SCANNED[name], []).append(value)
-    return found
+            values.setdefault(_SCANNED[name], []).append(value)
+    return values
 
 
 def _document(path: str) -> dict[str, Any]:
@@ -245,13 +242,13 @@ def _document(path: str) -> dict[str, Any]:
     """
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8-sig")
-        found = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
+        document = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"--config {path}: {reason}") from error
-    if not isinstance(found, Mapping):
-        raise InputError(f"--config {path}: expected options by name, found {type(found).__name__}")
-    return flat(found)
+    if not isinstance(document, Mapping):
+        raise InputError(f"--config {path}: expected options by name, found {type(document).__name__}")
+    return flat(document)
 
 
 class RunGroup(click.Group):
@@ -276,9 +273,9 @@ def parse_run(args: Iterable[str]) -> Experiment:
     2
     """
     reference, *flags = args
-    found: list[Experiment] = []
-    ExperimentCommand(reference, reference, found.append).main(flags, standalone_mode=False)
-    return found[0]
+    experiments: list[Experiment] = []
+    ExperimentCommand(reference, reference, experiments.append).main(flags, standalone_mode=False)
+    return experiments[0]
 
 
 def run_and_show(experiment: Experiment) -> None:
@@ -312,3 +309,56 @@ def script(method: str, *, compare: Sequence[str] = ()) -> Callable[[Callable[[A
         return program
 
     return decorate
+
+
+# -- a command as a program: quiet logs, lines for the user on stderr, errors as one line ---------------------------
+
+
+def exit_with(command: click.Command, name: str = "tffcl", args: Optional[Sequence[str]] = None) -> None:
+    """Runs a click command and ends the process: 0, 2 for wrong input (`name: error: ...`), 130 for Ctrl-C."""
+    quiet.quiet_logs()  # before anything imports TensorFlow
+    quiet.collect_seldom()
+    _show_lines(name)
+    try:
+        sys.exit(command.main(args=args, prog_name=name, standalone_mode=False) or 0)
+    except (click.ClickException, TffclError) as error:
+        if isinstance(error, click.UsageError) and error.ctx is not None and error.message == error.ctx.get_help():
+            click.echo(error.message, err=True)  # a group without a command
+        else:
+            click.echo(f"{name}: error: {' '.join(_words(error).split())}", err=True)
+        sys.exit(2)
+    except click.Abort:
+        click.echo(f"{name}: interrupted; --resume with the same flags and --output-dir goes on", err=True)
+        sys.exit(130)
+    finally:
+        quiet.collect_as_usual()
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OptionError):
+        return f"--{error.name.replace('_', '-')}: {error.reason}"
+    return error.format_message() if isinstance(error, click.ClickException) else str(error)
+
+
+class _Lines(logging.Formatter):
+    """Information as it is, warnings with who says them."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        self._name = name
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if record.levelno <= logging.INFO else f"{self._name}: {record.levelname}: {text}"
+
+
+def _show_lines(name: str) -> None:
+    """What tffcl logs goes to stderr, line by line."""
+    logger = logging.getLogger("tffcl")
+    if logger.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines(name))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

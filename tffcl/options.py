@@ -14,19 +14,14 @@ import json
 import math
 import numbers
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional, Union
 
 from tffcl.errors import InputError
 
 
 class OptionError(InputError):
-    """A value that an option does not take.
-
-    Attributes:
-      name: of the option, as in Python.
-      reason: what is wrong with the value.
-    """
+    """A value that an option does not take: the option's `name`, as in Python, and the `reason`."""
 
     def __init__(self, name: str, reason: str):
         super().__init__(f"{name}: {reason}")
@@ -35,45 +30,25 @@ class OptionError(InputError):
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What a field declares besides its type and default.
+    """What a field declares besides its type and default."""
 
-    Attributes:
-      help: a sentence or two for `--help`.
-      choices: the values that it takes; empty for any.
-      least: the smallest number.
-      above: numbers must be larger than this.
-      most: the largest number.
-      below: numbers must be smaller than this.
-      metavar: what stands for a value in `--help`.
-      flag: the flag, where it is not the field's name.
-      aliases: further flags of the same meaning.
-      parse: text of a flag or a configuration file -> value; by default what the annotation says.
-      advanced: shown by `--help-all` alone.
-      recorded: part of what a run is; not so where files lie or where computations run.
-      sparse: recorded only where its value is not the default.
-      mark: the dataclass -> what this option adds to the method's name in tables, or "".
-      only: kinds of data or scenarios that the option is for; empty for all.
-      join: may be given several times, and the values are one after the other.
-      bare: the value of the flag by itself, and of True in Python; False is the default.
-    """
-
-    help: str = ""
-    choices: tuple[str, ...] = ()
-    least: Optional[float] = None
+    help: str = ""  # a sentence or two for `--help`
+    choices: tuple[str, ...] = ()  # the values that it takes; empty for any
+    least: Optional[float] = None  # of numbers: x >= least, x > above, x <= most, x < below
     above: Optional[float] = None
     most: Optional[float] = None
     below: Optional[float] = None
-    metavar: Optional[str] = None
-    flag: Optional[str] = None
-    aliases: tuple[str, ...] = ()
-    parse: Optional[Callable[[str], Any]] = None
-    advanced: bool = False
-    recorded: bool = True
-    sparse: bool = False
-    mark: Optional[Callable[[Any], str]] = None
-    only: tuple[str, ...] = ()
-    join: bool = False
-    bare: Optional[str] = None
+    metavar: Optional[str] = None  # what stands for a value in `--help`
+    flag: Optional[str] = None  # where it is not the field's name
+    aliases: tuple[str, ...] = ()  # further flags of the same meaning
+    parse: Optional[Callable[[str], Any]] = None  # text -> value; by default what the annotation says
+    advanced: bool = False  # shown by `--help-all` alone
+    recorded: bool = True  # part of what a run is; not so where files lie or where computations run
+    sparse: bool = False  # recorded only where its value is not the default
+    mark: Optional[Callable[[Any], str]] = None  # the dataclass -> what it adds to the method's name in tables, or ""
+    only: tuple[str, ...] = ()  # kinds of data or scenarios that it is for; empty for all
+    join: bool = False  # may be given several times, and the values are one after the other
+    bare: Optional[str] = None  # the value of the flag by itself, and of True in Python; False is the default
 
     def suits(self, kind: str, scenario: str) -> bool:
         """Whether the option has a meaning for data of a kind in a scenario."""
@@ -112,7 +87,8 @@ class Options:
             cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__), "", "Options:", *lines])
 
     def __post_init__(self) -> None:
-        for field in fields_of(type(self)):
+        owner: type = type(self)
+        for field in fields_of(owner):
             object.__setattr__(self, field.name, checked(field, getattr(self, field.name)))
 
 
@@ -132,19 +108,15 @@ class Field:
         return self.option.flag or "--" + self.name.replace("_", "-")
 
 
-_FIELDS: dict[type, tuple[Field, ...]] = {}
-
-
+@functools.cache
 def fields_of(owner: type) -> tuple[Field, ...]:
     """The options of a dataclass, in the order of their declaration."""
-    if owner not in _FIELDS:
-        hints = typing.get_type_hints(owner)
-        _FIELDS[owner] = tuple(
-            Field(field.name, *_without_none(hints[field.name]), field.default, field.metadata["option"])
-            for field in dataclasses.fields(owner)
-            if "option" in field.metadata
-        )
-    return _FIELDS[owner]
+    hints = typing.get_type_hints(owner)
+    return tuple(
+        Field(field.name, *_without_none(hints[field.name]), field.default, field.metadata["option"])
+        for field in dataclasses.fields(owner)
+        if "option" in field.metadata
+    )
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -245,13 +217,10 @@ _SCALARS: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": 
 
 @functools.cache
 def options_of(part: Callable[..., Any], supplied: tuple[str, ...] = ()) -> Optional[type]:
-    """The parameters of a function or class that are options, as a dataclass; None without any.
+    """The parameters of a part of the user's (a function or class) that are options, as a dataclass; None without any.
 
-    Those with a default and an annotation int, float, str or bool are; their help is what the docstring's `Args` say.
-
-    Args:
-      part: of the user's: a method's builder, a network, a data set, a transfer, a scenario.
-      supplied: parameters that whoever calls it fills in.
+    Those with a default and an annotation int, float, str or bool are, but those that are `supplied` by whoever calls
+    it; their help is what the docstring's `Args` say.
 
     >>> def network(input_shape, num_classes, width: int = 32):
     ...     '''A network.
@@ -340,12 +309,7 @@ def to_toml(groups: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
 
 def flat(document: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a configuration file, whether they stand in groups or not."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for name, value in document.items():
-        found.update(value if isinstance(value, Mapping) else {name: value})
-    return found
-
-
-def names_of(owners: Sequence[type]) -> list[str]:
-    """Names of all options of some dataclasses."""
-    return [field.name for owner in owners for field in fields_of(owner)]
+        options.update(value if isinstance(value, Mapping) else {name: value})
+    return options

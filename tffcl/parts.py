@@ -28,12 +28,9 @@ _REFERENCE = re.compile(r"(?P<where>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w
 
 
 class Registry:
-    """The parts of one kind.
+    """The parts of one kind ("method", for example): those that ship, and the entry points of a group.
 
-    Args:
-      kind: "method", for example, as messages call it.
-      group: of entry points.
-      shipped: name -> "module:attribute", or the part itself.
+    `shipped` is name -> "module:attribute", or the part itself.
     """
 
     def __init__(self, kind: str, group: str, shipped: Mapping[str, Any]):
@@ -51,8 +48,8 @@ class Registry:
           InputError: there is none, or the file or module cannot be loaded.
         """
         if reference in self._shipped:
-            found = self._shipped[reference]
-            return load_object(found, self.kind) if isinstance(found, str) else found
+            part = self._shipped[reference]
+            return load_object(part, self.kind) if isinstance(part, str) else part
         installed = self._installed().get(reference)
         if installed is not None:
             return load_object(installed.value, self.kind)
@@ -65,12 +62,7 @@ class Registry:
         )
 
     def make(self, reference: str, supplied: Mapping[str, Any], options: Any = None) -> Any:
-        """Calls a part of the user's.
-
-        Args:
-          reference: names a function or class.
-          supplied: what it may take by name; it gets what its signature has.
-          options: the values of its own options (`tffcl.options.options_of`), or None.
+        """Calls a part of the user's with what its signature has of `supplied`, and the values of its own options.
 
         Raises:
           InputError: it is nothing to call, or fails.
@@ -121,10 +113,10 @@ def load_object(reference: str, kind: str = "part") -> Any:
     Raises:
       InputError: no such file, module or name, or an error while it is loaded.
     """
-    found = _REFERENCE.fullmatch(reference)
-    if found is None:
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
         raise InputError(f"{kind}: expected my_file.py:NAME or package.module:NAME, found {reference!r}")
-    where, name = found["where"], found["name"]
+    where, name = match["where"], match["name"]
     with users_code(f"{kind}: {where} cannot be loaded"):
         module = _file_module(pathlib.Path(where)) if where.endswith(".py") else importlib.import_module(where)
     if not hasattr(module, name):

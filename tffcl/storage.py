@@ -34,16 +34,10 @@ _KINDS = (
 def open_regular(
     path: PathLike, what: str, *, max_bytes: Optional[int] = MAX_BYTES, error: type[TffclError] = InputError
 ) -> BinaryIO:
-    """Opens a file for reading bytes, without waiting for a writer at the other end of a pipe.
+    """Opens a file for reading bytes, without waiting for a writer at the other end of a pipe; the caller closes it.
 
-    Args:
-      path: of the file; a symbolic link is followed.
-      what: the noun phrase for it in a message, e.g. "a table of enrollment".
-      max_bytes: the largest file that is accepted; None for readers that bound what they hold themselves.
-      error: class of the error.
-
-    Returns:
-      A buffered binary file, to be closed by the caller.
+    `what` is the noun phrase for it in a message, e.g. "a table of enrollment". Larger files than `max_bytes` are
+    refused; None is for readers that bound what they hold themselves.
 
     Raises:
       error: no such file, one that cannot be opened, one that is not regular, or a larger one; one line.
@@ -107,23 +101,18 @@ def read_object(path: PathLike, what: str, *, error: type[TffclError] = InputErr
 
 
 def parse_object(content: bytes, where: str, error: type[TffclError] = InputError) -> dict[str, Any]:
-    """A JSON object.
-
-    Args:
-      content: the text.
-      where: it stands, for the message.
-      error: class of the error.
+    """The JSON object that a text is; `where` it stands is for the message.
 
     Raises:
       error: it is no JSON, JSON of another type, or nested deeper than anything that is written here; one line.
     """
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError) as problem:
         raise error(f"{where}: not valid JSON ({problem})") from None
-    if not isinstance(found, dict):
-        raise error(f"{where}: expected a JSON object, found {type(found).__name__}")
-    level: list[Any] = [found]
+    if not isinstance(value, dict):
+        raise error(f"{where}: expected a JSON object, found {type(value).__name__}")
+    level: list[Any] = [value]
     for _ in range(_MOST_NESTED):
         level = [
             part
@@ -132,7 +121,7 @@ def parse_object(content: bytes, where: str, error: type[TffclError] = InputErro
             if isinstance(part, (dict, list))
         ]
         if not level:
-            return found
+            return value
     raise error(f"{where}: not valid JSON here (nested more than {_MOST_NESTED} levels deep)")
 
 
@@ -177,15 +166,7 @@ def check_path(path: PathLike, what: str) -> None:
 
 
 def check_folder(path: PathLike, what: str) -> None:
-    """Checks, without making anything, that a folder can be made, or written to where it stands.
-
-    Args:
-      path: of the folder.
-      what: the noun phrase for it in a message.
-
-    Raises:
-      RunError: it cannot; one line.
-    """
+    """Raises RunError, and makes nothing, where a folder cannot be made, or be written to where it stands."""
     check_path(path, what)
     nearest, missing = os.path.abspath(path), 0
     while True:
@@ -223,9 +204,7 @@ def make_folder(path: PathLike, what: str) -> None:
 def write_whole(path: PathLike, content: Union[bytes, Callable[[BinaryIO], None]]) -> None:
     """Replaces a file at once, for its owner alone (0600): a reader, or a killed process, finds the old or the new one.
 
-    Args:
-      path: of the file.
-      content: its bytes, or what writes them to a binary file.
+    The content is given in bytes, or by what writes them to a binary file.
 
     Raises:
       RunError: the file cannot be written; what stood there still stands.

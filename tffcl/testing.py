@@ -110,7 +110,9 @@ class History:
             self.round(f"task {task}, round 1", [0, len(self.clients) - 1], without=[len(self.clients) - 1])
             self.evaluate(task)
             self.end(task)
-            _check_finite({"server": self.server, "view of client": self.views(task)}, f"after task {task}")
+            for path, leaf in leaves({"server": self.server, "view of client": self.views(task)}):
+                holds = leaf.dtype.kind != "f" or bool(np.isfinite(leaf).all())
+                _require(holds, "finite", f"{path} holds a value that is not finite after task {task}")
         return views
 
     def values(self) -> dict[str, Any]:
@@ -246,27 +248,18 @@ def _check_rounds_beside_others(history: History) -> None:
 
 def _with_nan(data: Mapping[str, Any]) -> Optional[OrderedDict]:
     """The data with NaN for every float of context and training examples; None where there are no floats."""
-    floats = [
-        values
-        for part in ("context", "train")
-        for values in data[part].values()
-        if np.asarray(values).dtype.kind == "f"
-    ]
-    if not any(np.size(values) for values in floats):
+
+    def is_float(values: Any) -> bool:
+        return np.asarray(values).dtype.kind == "f"
+
+    parts = {part: data[part] for part in ("context", "train")}
+    if not any(is_float(values) and np.size(values) for tensors in parts.values() for values in tensors.values()):
         return None
-    spoiled = OrderedDict(data)
-    for part in ("context", "train"):
-        spoiled[part] = OrderedDict(
-            (name, np.full_like(values, np.nan) if np.asarray(values).dtype.kind == "f" else values)
-            for name, values in data[part].items()
-        )
-    return spoiled
-
-
-def _check_finite(values: Any, when: str) -> None:
-    for path, leaf in leaves(values):
-        holds = leaf.dtype.kind != "f" or bool(np.isfinite(leaf).all())
-        _require(holds, "finite", f"{path} holds a value that is not finite {when}")
+    spoiled = {
+        part: OrderedDict((name, np.full_like(v, np.nan) if is_float(v) else v) for name, v in tensors.items())
+        for part, tensors in parts.items()
+    }
+    return OrderedDict(data, **spoiled)
 
 
 def _reads(process: ContinualProcess, name: str) -> tff.Type:

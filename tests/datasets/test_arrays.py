@@ -232,10 +232,11 @@ def test_an_array_alone_is_no_data_set(tmp_path):
 
 def test_a_table_that_is_none(tmp_path):
     (tmp_path / "train.csv").write_text("")
+    (tmp_path / "test.csv").write_text("")
     with pytest.raises(DatasetError, match=r"train\.csv: no table \(No columns"):
         load_arrays(str(tmp_path))
     (tmp_path / "train.tsv").write_text("")
-    with pytest.raises(DatasetError, match=r"expected one of train\.csv, train\.tsv, found 2"):
+    with pytest.raises(DatasetError, match=r"expected one of train\.csv, train\.tsv, found train\.csv and train\.tsv"):
         load_arrays(str(tmp_path))
 
 

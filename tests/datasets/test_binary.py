@@ -282,8 +282,8 @@ def test_official_rows():
     [
         ({"sets": []}, "sets is empty"),
         ({"sets": [binary_set("p", 2, train=5)] * 2}, "sets must be different ones, found p, p"),
-        ({"rows": "all"}, "rows must be 'pooled' or 'official', found 'all'"),
-        ({"test_share": 0}, "test_share must be a number above 0 and below 1; got 0"),
+        ({"rows": "all"}, "rows: expected one of pooled, official, found 'all'"),
+        ({"test_share": 0}, "test_share: expected a number between 0 and 1, found 0"),
         ({"test_share": 0.01}, "p: test_share=0.01 of 5 rows leaves nothing"),
         ({"seed": 0.5}, "seed must be a whole number"),
     ],

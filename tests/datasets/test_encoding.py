@@ -120,9 +120,9 @@ def test_only_empty_documents():
 
 
 def test_wrong_input():
-    with pytest.raises(InputError, match="oov must be 'zero' or 'random', found 'mean'"):
+    with pytest.raises(InputError, match="oov: expected one of zero, random, found 'mean'"):
         encode(DATA, VECTORS, oov="mean")
-    with pytest.raises(InputError, match="max_words must be at least 1"):
+    with pytest.raises(InputError, match="max_words must be a whole number, 1 or more; got 0"):
         encode(DATA, VECTORS, max_words=0)
     with pytest.raises(WordVectorError, match="none of the .* words in use has a vector"):
         encode(DATA, WordVectors(("chat",), np.ones((1, 2), np.float32), "French"))

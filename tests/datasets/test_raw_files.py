@@ -27,12 +27,12 @@ from tffcl.datasets import (
 from tffcl.datasets.binary import read_binary_rows
 from tffcl.datasets.text import read_rows
 from tffcl.errors import DatasetError, InputError
-from tffcl.experiment import scenarios
+from tffcl.experiment import loading
 
 
 def read_enrollment(path):
     experiment = tffcl.Experiment("fil-ver", data="digits", num_clients=2, num_tasks=3, enrollment=str(path))
-    return scenarios.enrollment_of(experiment).table()
+    return loading.enrollment_of(experiment).table()
 
 
 def read_table(path):

@@ -223,7 +223,7 @@ def test_words_that_are_not_utf8_can_be_skipped_and_are_counted(tmp_path, caplog
     path = _write(tmp_path / "a.bin", binary)
     assert load_word_vectors(path, unicode_errors="ignore").words == ("y",)
     assert f"{path}: 1 words that are not UTF-8 are skipped" in caplog.text
-    with pytest.raises(InputError, match="unicode_errors must be"):
+    with pytest.raises(InputError, match="unicode_errors: expected one of strict, ignore, found 'perhaps'"):
         load_word_vectors(path, unicode_errors="perhaps")
 
 
@@ -334,7 +334,7 @@ def test_training_does_not_depend_on_pythons_hash():
 def test_training_refuses():
     with pytest.raises(InputError, match="no document has a word"):
         train_word_vectors([[], []])
-    with pytest.raises(InputError, match="dimension must be at least 1"):
+    with pytest.raises(InputError, match="dimension must be a whole number, 1 or more; got 0"):
         train_word_vectors(TEXTS, 0)
     with pytest.raises(InputError, match="min_count=9"):
         train_word_vectors(TEXTS, 4, min_count=9)

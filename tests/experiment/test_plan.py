@@ -11,12 +11,13 @@ import pytest
 import tensorflow_federated as tff
 from command_line import small_vectors
 
-from tffcl import Experiment, aggregators, algorithms, client_works, console, finalizers, models, program, transfers
+from tffcl import Experiment, aggregators, algorithms, client_works, finalizers, models, program, transfers
 from tffcl.algorithms import decomposed, fed_avg, fil_ver, made, registry
 from tffcl.algorithms.fil_ver import Rehearsal
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import frozen
-from tffcl.flags import parse_run
+from tffcl.flags import exit_with, parse_run
+from tffcl.runtime import quiet
 
 DP = ("--dp-base-clip", "0.5", "--dp-base-noise", "2")
 SMALL = {
@@ -298,7 +299,7 @@ def test_run_directories_without_a_name_are_numbered(tmp_path, monkeypatch):
 def test_garbage_is_collected_seldom_until_rounds_begin(monkeypatch):
     """Rounds leave large arrays behind; what is imported and traced before stays."""
     usual, seen = gc.get_threshold(), []
-    monkeypatch.setattr(console, "_USUAL", (500, 5, 5))
+    monkeypatch.setattr(quiet, "_USUAL", (500, 5, 5))
     monkeypatch.setattr(program, "run_program", lambda *_, **__: seen.append(gc.get_threshold()))
     plan = Experiment("finetune", data="digits", runtime="in-process", output_dir="never-made").plan()
 
@@ -307,7 +308,7 @@ def test_garbage_is_collected_seldom_until_rounds_begin(monkeypatch):
         plan.run(lambda _: seen.append(gc.get_threshold()))
 
     with pytest.raises(SystemExit):
-        console.exit_with(command, "program", [])
+        exit_with(command, "program", [])
     after = gc.get_threshold()
     gc.set_threshold(*usual)
     assert seen[0][0] > 50_000

@@ -7,7 +7,7 @@ import pytest
 
 from tffcl import reports
 from tffcl.errors import InputError, RunError
-from tffcl.reports import maps
+from tffcl.reports import figures
 
 NLL = [[[80.0, None], [84.0, 90.0]]]
 RESULTS = {
@@ -48,10 +48,10 @@ def is_png(path):
 
 
 def test_attention_by_hand():
-    entries, tasks, values = maps.attention_of(HISTORY).pop(0)
+    entries, tasks, values = figures.attention_of(HISTORY).pop(0)
     assert (entries, tasks) == ([(1, 0), (1, 1)], [1, 2])
     np.testing.assert_equal(values, [[0.5, np.nan], [-0.5, 1.5]])
-    assert maps.attention_of(HISTORY[:2]) == {}
+    assert figures.attention_of(HISTORY[:2]) == {}
 
 
 def test_all_plots_of_a_run(tmp_path):

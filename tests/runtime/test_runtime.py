@@ -106,7 +106,7 @@ def test_a_worker_without_clients_cannot_tell_what_all_of_them_have(tff_context)
 @pytest.mark.parametrize("name", RUNTIMES)
 @pytest.mark.parametrize("number", [-1, 1.5, True])
 def test_a_default_number_of_clients_that_is_none(name, number):
-    with pytest.raises(errors.InputError, match="default_num_clients: expected"):
+    with pytest.raises(errors.InputError, match="default_num_clients must be a whole number, 0 or more"):
         RUNTIMES[name](default_num_clients=number)
 
 

@@ -188,7 +188,7 @@ def test_environment_of_a_worker(monkeypatch):
 
 
 def test_a_worker_needs_at_least_one_thread():
-    with pytest.raises(errors.InputError, match="at least 1.*found 0"):
+    with pytest.raises(errors.InputError, match="num_threads must be a whole number, 1 or more; got 0"):
         worker_lib.worker_environment(num_threads=0)
 
 

@@ -21,7 +21,7 @@ from tffcl.options import OptionError, Options, option
 if TYPE_CHECKING:
     import tensorflow_federated as tff
 
-    from tffcl.experiment.experiment import Experiment
+    from tffcl.experiment import Experiment
     from tffcl.experiment.plan import Plan
     from tffcl.templates import ContinualProcess
 

@@ -18,7 +18,7 @@ from tffcl.models.registry import MADEConfig
 from tffcl.options import OptionError
 
 if TYPE_CHECKING:
-    from tffcl.experiment.experiment import Experiment
+    from tffcl.experiment import Experiment
     from tffcl.templates import ContinualProcess
 
 # Defaults of these builders: appendix B.1 and section 4.1, and for A = B / 3 the published code. The learning rate is

@@ -18,7 +18,7 @@ from tffcl.parts import users_code
 from tffcl.transfers.options import Selection
 
 if TYPE_CHECKING:
-    from tffcl.experiment.experiment import Experiment
+    from tffcl.experiment import Experiment
     from tffcl.experiment.plan import Plan
     from tffcl.templates import ContinualProcess
 

@@ -343,13 +343,8 @@ def load_arrays(name_or_path: str) -> ArrayDataset:
             raise DatasetError(f"{path}: has no column 'label', only {', '.join(map(str, table.columns))}")
         tested = tested_rows(table["label"].tolist(), path)
         return from_frames(table[~tested], table[tested], name=path.stem)
-    frames = []
-    for part in ("train", "test"):
-        tables = [path / f"{part}{ending}" for ending in (".csv", ".tsv") if os.path.isfile(path / f"{part}{ending}")]
-        if len(tables) != 1:
-            raise DatasetError(f"{path}: expected one of {part}.csv, {part}.tsv, found {len(tables)}")
-        frames.append(_table(tables[0]))
-    return from_frames(*frames, name=path.resolve().name)
+    train, test = map(_table, raw_files.train_and_test(path, (".csv", ".tsv")))
+    return from_frames(train, test, name=path.resolve().name)
 
 
 def _table(path: pathlib.Path) -> pd.DataFrame:

@@ -20,7 +20,7 @@ import numpy as np
 from tffcl.datasets import download, raw_files
 from tffcl.datasets.arrays import BinaryVectors, ImageDataset, pad, read_only
 from tffcl.datasets.raw_files import PathLike
-from tffcl.errors import DatasetError, InputError, check_whole, is_number
+from tffcl.errors import DatasetError, InputError, check_between_0_and_1, check_choice, check_whole, is_number
 
 HOME_PAGE = "https://github.com/arranger1044/DEBD"
 WIDTHS = {"adult": 123, "connect4": 126, "tretail": 135, "rcv1": 150, "nltcs": 16}
@@ -245,10 +245,8 @@ def vectors_of_sets(
         raise InputError("sets is empty; expected at least one binary data set")
     if len(set(names)) < len(names):
         raise InputError(f"sets must be different ones, found {', '.join(names)}")
-    if rows not in ("pooled", "official"):
-        raise InputError(f"rows must be 'pooled' or 'official', found {rows!r}")
-    if not is_number(test_share) or not 0 < test_share < 1:
-        raise InputError(f"test_share must be a number above 0 and below 1; got {test_share!r}")
+    check_choice("rows", rows, ("pooled", "official"))
+    check_between_0_and_1("test_share", test_share)
     check_whole("seed", seed, 0)
     width = max(data.width for data in sets)
     trains, tests = zip(*(_official(data) if rows == "official" else _divided(data, test_share, seed) for data in sets))

@@ -41,23 +41,14 @@ def check_file(path: Path, expected: str, url: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where a published set is downloaded from, and how its files are checked.
+    """Where a published set is downloaded from, and how its files are checked."""
 
-    Attributes:
-      folder: of the set in the cache.
-      address: what the URL of each file begins with.
-      sums: file name -> sha256 as `check` takes it.
-      check: raises DatasetError for (path, sum, URL) of a file that is not the published one.
-      archive: the tar.gz file at `address` that holds the files; empty where each is downloaded by itself.
-      instead: a data set that needs no download, for messages.
-    """
-
-    folder: str
-    address: str
-    sums: Mapping[str, str]
-    check: Callable[[Path, str, str], None] = check_file
-    archive: str = ""
-    instead: str = "sample"
+    folder: str  # of the set in the cache
+    address: str  # what the URL of each file begins with
+    sums: Mapping[str, str]  # file name -> sha256 as `check` takes it
+    check: Callable[[Path, str, str], None] = check_file  # DatasetError for (path, sum, URL) of another file
+    archive: str = ""  # the tar.gz file at `address` that holds the files; empty where each is downloaded by itself
+    instead: str = "sample"  # a data set that needs no download, for messages
 
     def fetch(self, name: str, cache: Path) -> None:
         """Downloads the files of set `name` into `cache`, checked; what is there stays until replaced whole.

@@ -12,7 +12,7 @@ import numpy as np
 
 from tffcl.datasets.text import TextDataset, share_dropped
 from tffcl.datasets.word_vectors import WordVectors
-from tffcl.errors import InputError, WordVectorError
+from tffcl.errors import InputError, WordVectorError, check_choice, check_whole
 
 _log = logging.getLogger(__name__)
 
@@ -138,10 +138,9 @@ def encode(
       InputError: an unknown `oov`, or `max_words` below 1.
       WordVectorError: not one word of the documents has a vector.
     """
-    if oov not in ("zero", "random"):
-        raise InputError(f"oov must be 'zero' or 'random', found {oov!r}")
-    if max_words is not None and max_words < 1:
-        raise InputError(f"max_words must be at least 1 or None, found {max_words}")
+    check_choice("oov", oov, ("zero", "random"))
+    if max_words is not None:
+        check_whole("max_words", max_words, 1)
     texts = (*dataset.train_texts, *dataset.test_texts)
     dropped = 0.0 if tokeniser else share_dropped(texts, dataset.unicode)
     if dropped > _SHARE_TO_REPORT:

@@ -36,25 +36,15 @@ _GARMENTS = (
 
 @dataclasses.dataclass(frozen=True)
 class ImageLayout:
-    """How a published image set lies on disk.
+    """How a published image set lies on disk."""
 
-    Attributes:
-      folders: names of the folder that holds the files, or of sub-folders to look into.
-      prefixes: how the names of the training and of the test files begin.
-      label_names: in the order of the label ids.
-      home_page: where a user can get it.
-      first_label: the number in the files that stands for the first of `label_names`.
-      transposed: whether the images are stored column by column.
-      source: where it is downloaded from; EMNIST is left to the user: it comes as one archive of half a gigabyte, for
-        whose members no checksum is published.
-    """
-
-    folders: tuple[str, ...]
-    prefixes: tuple[str, str]
-    label_names: tuple[str, ...]
+    folders: tuple[str, ...]  # names of the folder that holds the files, or of sub-folders to look into
+    prefixes: tuple[str, str]  # how the names of the training and of the test files begin
+    label_names: tuple[str, ...]  # in the order of the label ids
     home_page: str
-    first_label: int = 0
-    transposed: bool = False
+    first_label: int = 0  # the number in the files that stands for the first of `label_names`
+    transposed: bool = False  # stored column by column
+    # EMNIST is left to the user: it comes as one archive of half a gigabyte, without checksums of its members.
     source: Optional[download.Source] = None
 
     def file_names(self) -> tuple[str, ...]:

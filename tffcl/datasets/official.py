@@ -131,21 +131,12 @@ def _check_news(path: Path, _: str, url: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a published set lies on disk.
+    """How a published set lies on disk."""
 
-    Attributes:
-      folders: sub-folders to look into, after the folder itself.
-      file_sets: alternatives; the first whose files are all there is read.
-      parse: from the paths of that alternative to (train rows, test rows).
-      counts: (train, test) rows that must come out; the news archive, a single file, has no published count.
-      home_page: where a user can get it.
-      source: where it is downloaded from.
-    """
-
-    folders: tuple[str, ...]
-    file_sets: tuple[tuple[str, ...], ...]
-    parse: Callable[..., Iterable[Rows]]
-    counts: tuple[int, int]
+    folders: tuple[str, ...]  # sub-folders to look into, after the folder itself
+    file_sets: tuple[tuple[str, ...], ...]  # alternatives; the first whose files are all there is read
+    parse: Callable[..., Iterable[Rows]]  # from the paths of that alternative to (train rows, test rows)
+    counts: tuple[int, int]  # (train, test) rows that must come out; of the news archive, a single file, any
     home_page: str
     source: download.Source
 

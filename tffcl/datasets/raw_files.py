@@ -6,8 +6,10 @@ import codecs
 import contextlib
 import gzip
 import io
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO, cast
 
 from tffcl import storage
@@ -118,3 +120,20 @@ def split_lines(text: str) -> list[str]:
     if lines[-1] == "":
         lines.pop()
     return [line[:-1] if line.endswith("\r") else line for line in lines]
+
+
+def part_tables(folder: Path, part: str, endings: Sequence[str]) -> list[Path]:
+    """The tables in a folder that are called "train" or "test"."""
+    return [path for path in (folder / (part + ending) for ending in endings) if os.path.isfile(path)]
+
+
+def train_and_test(folder: Path, endings: Sequence[str]) -> list[Path]:
+    """The one table of training and the one of test examples; DatasetError for none, or several of a part."""
+    paths = []
+    for part in ("train", "test"):
+        tables = part_tables(folder, part, endings)
+        if len(tables) != 1:
+            names = " and ".join(path.name for path in tables) or "none"
+            raise DatasetError(f"{folder}: expected one of {part}{f', {part}'.join(endings)}, found {names}")
+        paths += tables
+    return paths

@@ -253,25 +253,15 @@ def from_directory(folder: PathLike, **options: Any) -> TextDataset:
         options.setdefault("name", folder.stem)
         return from_texts(train, test, **options)
     options.setdefault("name", folder.resolve().name)
-    paths: list[Path] = []
-    for part in ("train", "test"):
-        tables = _tables(folder, part)
-        if len(tables) != 1:
-            found = " and ".join(path.name for path in tables) or "none"
-            raise DatasetError(f"{folder}: expected one of {part}{f', {part}'.join(_ENDINGS)}, found {found}")
-        paths += tables
-    return from_files(paths[0], paths[1], **options)
+    train_table, test_table = raw_files.train_and_test(folder, _ENDINGS)
+    return from_files(train_table, test_table, **options)
 
 
 def is_dataset_directory(folder: PathLike) -> bool:
     """Whether `from_directory` would find both files, or one table."""
     folder = Path(folder)
     whole = folder.suffix.lower() in _ENDINGS and os.path.isfile(folder)
-    return whole or all(len(_tables(folder, part)) == 1 for part in ("train", "test"))
-
-
-def _tables(folder: Path, part: str) -> list[Path]:
-    return [path for path in (folder / (part + ending) for ending in _ENDINGS) if os.path.isfile(path)]
+    return whole or all(len(raw_files.part_tables(folder, part, _ENDINGS)) == 1 for part in ("train", "test"))
 
 
 def read_rows(
@@ -285,7 +275,10 @@ def read_rows(
     if ending == ".jsonl":
         cells = _read_jsonl(content, path, text_column, label_column)
     else:
-        table = _read_csv(content, path) if ending == ".csv" else _read_tsv(content)
+        if ending == ".csv":
+            table = _read_csv(content, path)
+        else:
+            table = [(number, line.split("\t")) for number, line in enumerate(raw_files.split_lines(content), 1)]
         cells = _pick(table, path, text_column, label_column)
     rows: list[Row] = []
     for line, text, label in cells:
@@ -317,10 +310,6 @@ def _read_csv(text: str, path: PathLike) -> list[tuple[int, list[str]]]:
     finally:
         csv.field_size_limit(usual)
     return records
-
-
-def _read_tsv(text: str) -> list[tuple[int, list[str]]]:
-    return [(number, line.split("\t")) for number, line in enumerate(raw_files.split_lines(text), 1)]
 
 
 def _read_jsonl(text: str, path: PathLike, text_column: str, label_column: str) -> Iterator[tuple[int, Any, Any]]:

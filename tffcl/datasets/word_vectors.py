@@ -22,7 +22,7 @@ from typing import BinaryIO, Optional, Union
 import numpy as np
 
 from tffcl.datasets import raw_files
-from tffcl.errors import InputError, WordVectorError
+from tffcl.errors import InputError, WordVectorError, check_choice, check_whole
 
 _log = logging.getLogger(__name__)
 
@@ -95,8 +95,7 @@ def load_word_vectors(
         not finite. It names the file and the line or word.
       InputError: `unicode_errors` is something else.
     """
-    if unicode_errors not in ("strict", "ignore"):
-        raise InputError(f"unicode_errors must be 'strict' or 'ignore', found {unicode_errors!r}")
+    check_choice("unicode_errors", unicode_errors, ("strict", "ignore"))
     wanted = None if vocabulary is None else frozenset(vocabulary)
     if str(source) == "glove-50":
         rows = _read_glove(wanted)
@@ -171,8 +170,8 @@ def train_word_vectors(
       InputError: no word to train on, or a number below 1.
     """
     for name, value in (("dimension", dimension), ("window", window), ("epochs", epochs)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, found {value}")
+        if value is not None:
+            check_whole(name, value, 1)
     sentences = [list(tokens) for tokens in tokenised_texts if len(tokens)]
     if not sentences:
         raise InputError("word vectors cannot be trained: no document has a word")
@@ -185,17 +184,12 @@ def train_word_vectors(
         # With more workers the order of updates, and with Python's own hash the start, differ from run to run
         model = Word2Vec(
             sentences, vector_size=dimension, window=window, min_count=min_count, sg=1, epochs=epochs,
-            alpha=0.05, seed=seed, workers=1, hashfxn=stable_hash,
+            alpha=0.05, seed=seed, workers=1, hashfxn=lambda word: zlib.crc32(str(word).encode()),
         )  # fmt: skip
     except RuntimeError as error:
         raise InputError(f"word vectors cannot be trained with min_count={min_count}: {error}") from error
     source = f"word2vec on {len(sentences)} own documents"
     return WordVectors(tuple(model.wv.index_to_key), np.asarray(model.wv.vectors, np.float32), source)
-
-
-def stable_hash(text: str) -> int:
-    """A hash that does not depend on PYTHONHASHSEED."""
-    return zlib.crc32(str(text).encode("utf-8"))
 
 
 def _path_of(source: Union[str, os.PathLike[str]]) -> Path:

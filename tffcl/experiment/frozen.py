@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import pathlib
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -17,10 +19,11 @@ import tensorflow as tf
 from tffcl import archive, models, program, streams
 from tffcl.algorithms.fil_ver import Rehearsal
 from tffcl.client_works import LocalTraining, RehearsalModel, randomness
-from tffcl.experiment.sources import checksum
+from tffcl.experiment.loading import checksum
 from tffcl.models.encoders import mean_of
 from tffcl.models.network import competing, with_label_mask
 from tffcl.models.registry import EncoderConfig
+from tffcl.program.state import RunState
 
 logger = logging.getLogger(__name__)
 
@@ -58,17 +61,13 @@ def build_network(plan: Any) -> models.EmbeddingClassifier:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Frozen:
-    """What a run trains on.
+    """What a run trains on."""
 
-    Attributes:
-      model: the encoder, the classifier and its first weights.
-      accuracy: on the test examples of the first task before the run begins; None without any, or if not pre-trained.
-      trained: whether the encoder was pre-trained.
-    """
-
-    model: RehearsalModel
-    accuracy: Optional[float] = None
-    trained: bool = False
+    model: RehearsalModel  # the encoder, the classifier and its first weights
+    accuracy: Optional[float] = (
+        None  # on the first task's test examples before the run; None without, or not pre-trained
+    )
+    trained: bool = False  # whether the encoder was pre-trained
 
     @property
     def checksum(self) -> str:
@@ -88,20 +87,17 @@ class Frozen:
 def freeze(plan: Any, pretrained: bool, noise: bool, folder: Optional[pathlib.Path] = None) -> Frozen:
     """Takes the encoder from a run directory that has one, else pre-trains or draws it; logs how good it is.
 
-    All methods with the same kind of encoder, the same seed and the same first task get the same one.
-
-    Args:
-      plan: data and options.
-      pretrained: whether it learns from the first task, by the clients that have examples in it.
-      noise: whether memories are made by another encoder, which was never trained.
-      folder: the run directory.
+    All methods with the same kind of encoder, the same seed and the same first task get the same one. If pre-trained it
+    learns from the first task, by the clients that have examples in it; with `noise` memories are made by another one,
+    which was never trained.
 
     Raises:
       RunError: files in the run directory that cannot be used.
     """
     encoder = build_encoder(plan)
     kept = _kept(folder, encoder) if folder is not None and plan.resume else None
-    drawn = models.FrozenEncoder(encoder, encoder.initial(_drawn(plan.seed)).numpy())
+    never_trained = randomness.fold(randomness.root_key(plan.seed), randomness.EXAMPLES)
+    drawn = models.FrozenEncoder(encoder, encoder.initial(never_trained).numpy())
     if kept is not None:
         frozen, first = kept
     else:
@@ -117,11 +113,6 @@ def freeze(plan: Any, pretrained: bool, noise: bool, folder: Optional[pathlib.Pa
     return Frozen(model, accuracy, True)
 
 
-def _drawn(seed: int) -> tf.Tensor:
-    """The key of an encoder that is never trained."""
-    return randomness.fold(randomness.root_key(seed), randomness.EXAMPLES)
-
-
 _MADE: dict[Any, tuple[models.FrozenEncoder, np.ndarray]] = {}  # in this process, for methods that are compared
 
 
@@ -132,25 +123,21 @@ def _pretrained(plan: Any) -> tuple[models.FrozenEncoder, np.ndarray]:
            own.pretraining, own.pretraining_epochs)  # fmt: skip
     if key not in _MADE:
         _MADE.clear()
-        _MADE[key] = _train(plan, own)
+        central = own.pretraining == "central"
+        _MADE[key] = program.pretrain(
+            build_network(plan),
+            _first_task(plan, pool="all" if central else "none"),
+            training=LocalTraining(
+                num_epochs=own.pretraining_epochs if central else 1,
+                batch_size=plan.batch_size,
+                learning_rate=plan.learning_rate,
+                patience=0,
+            ),
+            num_rounds=1 if central else own.pretraining_epochs,
+            seed=plan.seed,
+            reporters=(),
+        )
     return _MADE[key]
-
-
-def _train(plan: Any, own: Rehearsal) -> tuple[models.FrozenEncoder, np.ndarray]:
-    central, epochs = own.pretraining == "central", own.pretraining_epochs
-    return program.pretrain(
-        build_network(plan),
-        _first_task(plan, pool="all" if central else "none"),
-        training=LocalTraining(
-            num_epochs=epochs if central else 1,
-            batch_size=plan.batch_size,
-            learning_rate=plan.learning_rate,
-            patience=0,
-        ),
-        num_rounds=1 if central else epochs,
-        seed=plan.seed,
-        reporters=(),
-    )
 
 
 def _first_task(plan: Any, pool: str) -> Any:
@@ -186,3 +173,36 @@ def _kept(folder: pathlib.Path, encoder: models.Encoder) -> Optional[tuple[model
         return None
     frozen, path = program.load_encoder(folder / "encoder.npz", encoder), folder / "classifier.npz"
     return frozen, archive.read(path, "weights")["weights"] if path.exists() else None
+
+
+def memory_of(plan: Any, state: RunState) -> dict[str, Optional[int]]:
+    """Bytes that are held for rehearsal at the end of a run; None of clients whose states cannot be read.
+
+    `client` (the client with most) and `server`, each with the rows and with the bytes of as many raw images
+    (`..._raw_images`, one byte a pixel); `encoder`.
+    """
+    image = math.prod(plan.input_shape)
+    clients = [_rows_and_bytes(state.store[client], "memory_") for client in range(len(state.store))]
+    rows, held = max(clients, default=(None, None))
+    if plan.method.pool == "replay":  # its memory is images, and stands with the data
+        rows = min(plan.method.remembered(plan), (plan.num_tasks - 1) * plan.examples_per_task)
+        held = rows * (image + np.dtype(np.int32).itemsize)
+    finalizer = state.server["finalizer"]
+    kept = finalizer.get("memory", {}) if isinstance(finalizer, Mapping) else {}
+    server_rows, server_held = _rows_and_bytes(kept)
+    return {
+        "client_rows": rows,
+        "client": held,
+        "client_raw_images": None if rows is None else rows * image,
+        "server_rows": server_rows,
+        "server": server_held,
+        "server_raw_images": server_rows * image,
+        "encoder": 0 if plan.frozen is None else plan.frozen.model.encoder.num_bytes,
+    }
+
+
+def _rows_and_bytes(held: Mapping[str, Any], prefix: str = "") -> tuple[int, int]:
+    arrays = {name: np.asarray(value) for name, value in held.items() if name.startswith(prefix)}
+    if not arrays:
+        return 0, 0
+    return len(arrays[f"{prefix}label"]), sum(array.nbytes for array in arrays.values())

@@ -13,19 +13,23 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, Optional
 
-from tffcl import console, datasets, errors, program, runtime, storage, streams, transfers
+import numpy as np
+
+from tffcl import datasets, errors, program, runtime, storage, streams, transfers
 from tffcl.aggregators import ClientPrivacy
 from tffcl.algorithms.fed_avg import Importance
 from tffcl.client_works import RehearsalModel
 from tffcl.client_works.options import LocalTraining
-from tffcl.experiment import completion, frozen, scenarios, sources
-from tffcl.experiment.experiment import Experiment
+from tffcl.experiment import Experiment, densities, frozen, loading
 from tffcl.experiment.groups import Runtime
-from tffcl.models import EmbeddingClassifier, Network
+from tffcl.models import EmbeddingClassifier, MADENetwork, Network
 from tffcl.models.network import with_label_mask
 from tffcl.options import OptionError
+from tffcl.program import cohorts
 from tffcl.program.client_data import ArrayData, EvaluatedOnValidation, scaled
 from tffcl.program.results import Results
+from tffcl.program.state import RunState
+from tffcl.runtime import quiet
 from tffcl.templates import ContinualProcess
 from tffcl.transfers.options import Selection
 
@@ -55,26 +59,22 @@ class Plan:
 
     def __init__(self, experiment: Experiment):
         if experiment.data is None:
-            experiment = experiment.replace(data=sources.usual_data(experiment))
+            experiment = experiment.replace(data=loading.usual_data(experiment))
         self.experiment, self.kind = experiment, experiment.kind
         self.method: Any = experiment.method
         self._groups = experiment.groups
         clients = 1 if self.method.clients == "single" else experiment.num_clients
-        self.enrollment = scenarios.enrollment_of(experiment)
+        self.enrollment = loading.enrollment_of(experiment)
         if experiment.output_dir is not None:
             self._check_folders(pathlib.Path(experiment.output_dir))
+        self.dataset: Any = None if experiment.data in loading.PAIRS else loading.load(experiment)
         if experiment.scenario == "domains":
-            images = None if experiment.data in sources.kinds.PAIRS else sources.load(experiment)
-            self.dataset: Any = sources.domains_of(experiment, images)
-            self.stream = scenarios.domain_stream(experiment, self.dataset, self.enrollment)
-            self._log_data()
-        else:
-            self.dataset = sources.load(experiment)
-            # All that options and labels may get wrong comes before word vectors are trained.
-            self.stream = scenarios.label_stream(experiment, self.dataset, clients)
-            self._log_data()
-            if self.kind == "text":
-                self.dataset = sources.encoded(experiment, self.dataset)
+            self.dataset = loading.domains_of(experiment, self.dataset)
+        # All that options and labels may get wrong comes before word vectors are trained.
+        self.stream = loading.stream_of(experiment, self.dataset, clients, self.enrollment)
+        self._log_data()
+        if self.kind == "text":
+            self.dataset = loading.encoded(experiment, self.dataset)
         self.data = self.client_data(self.stream, self.method.pool)
         self.transfer = self._transfer()
         self.recorded: dict[str, Any] = {}  # what the method adds to config.json
@@ -163,7 +163,7 @@ class Plan:
                 every = stream.num_tasks * max(len(task.train) for tasks in stream.tasks for task in tasks)
                 return program.ReplayedDomainData(data, stream, every, self.split_seed, **form)
             return program.DomainClientData(data, stream, **form)
-        pooled = scenarios.pooled(stream, pool)
+        pooled = loading.pooled(stream, pool)
         if self.kind == "text":
             return program.TextClientData(data, pooled, self.one_head)
         if self.kind == "binary":
@@ -190,7 +190,7 @@ class Plan:
         if isinstance(self.dataset, datasets.Domains):
             names = [domain.name for domain in self.dataset.domains]
             return [names] * (1 if self.method.pool == "all" else self.stream.num_clients)
-        return scenarios.task_names(self.stream, self.dataset.label_names)
+        return loading.task_names(self.stream, self.dataset.label_names)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -203,16 +203,16 @@ class Plan:
                     task = self.stream.task(client, number)
                     sums += [domain.train_images(task.train), domain.train_labels[task.train]]
                     sums += [domain.test_images(task.test), domain.test_labels[task.test]]
-            return sources.checksum(sums)
+            return loading.checksum(sums)
         if self.kind == "text":
             tokens = (data.train_tokens, data.test_tokens)
             words = [array for part in tokens for array in (part.values, part.row_splits)]
-            return sources.checksum([data.embedding, *words, data.train_labels, data.test_labels])
+            return loading.checksum([data.embedding, *words, data.train_labels, data.test_labels])
         if self.kind == "image":
             names = ("train_images", "train_labels", "test_images", "test_labels")
         else:
             names = ("train_x", "train_labels", "test_x", "test_labels")
-        return sources.checksum(getattr(data, name) for name in names)
+        return loading.checksum(getattr(data, name) for name in names)
 
     # -- the process ----------------------------------------------------------------------------------------------
 
@@ -341,9 +341,10 @@ class Plan:
           build: makes the process in the place of the method.
         """
         self.folder = self.directory()
+        comes_and_goes = self.experiment.scenario == "domains" and self.method.pool != "all"
         with self.open_runtime():
             process = (build or self.method.process)(self)
-            console.collect_as_usual()
+            quiet.collect_as_usual()
             return program.run_program(
                 process,
                 self.data,
@@ -355,13 +356,58 @@ class Plan:
                 output_dir=self.folder,
                 resume=self.resume,
                 config=self.config(),
-                enrollment=self.enrollment if self._comes_and_goes else None,
+                enrollment=self.enrollment if comes_and_goes else None,
                 privacy=self.privacy,
                 client_files=self.client_files(),
-                on_start=functools.partial(completion.on_start, self),
-                finish=functools.partial(completion.finish, self),
+                on_start=self._on_start,
+                finish=self._finish,
             )
 
-    @property
-    def _comes_and_goes(self) -> bool:
-        return self.experiment.scenario == "domains" and self.method.pool != "all"
+    def _on_start(self, folder: Optional[pathlib.Path]) -> None:
+        """Writes experiment.toml, with which `--config` starts such a run again, and the frozen encoder."""
+        if folder is None:
+            return
+        with contextlib.suppress(OptionError):  # of objects that no file can name
+            text = self.experiment.replace(output_dir=None, resume=False).to_toml()
+            storage.write_whole(folder / "experiment.toml", text.encode())
+        if self.frozen is not None:
+            self.frozen.write(folder)
+
+    def _finish(self, process: ContinualProcess, state: RunState, folder: Optional[pathlib.Path]) -> dict[str, Any]:
+        """Figures of `results.json` that the driver does not have.
+
+        memory: see `frozen.memory_of`; pretraining_accuracy: on task 1, before the run; others: see
+        `_of_original_tasks` and `densities.finish`.
+        """
+        more: dict[str, Any] = {}
+        if self.method.schedule == "fil-ver" and self.method.own_network:
+            more["memory"] = frozen.memory_of(self, state)
+            if self.frozen is not None and self.frozen.trained:
+                more["pretraining_accuracy"] = self.frozen.accuracy
+        if self.method.pool in ("clients", "all") and len(state.store):
+            more.update(self._of_original_tasks(process, state))
+        if isinstance(getattr(process.work, "network", None), MADENetwork) and len(state.store):
+            more.update(densities.finish(self, process, state, folder))
+        return more
+
+    def _of_original_tasks(self, process: ContinualProcess, state: RunState) -> dict[str, Any]:
+        """Scores of pooled models on each of the tasks that were pooled.
+
+        accuracy_by_task, average_accuracy_by_task: of the one model, all clients together, [1][T] and its mean;
+        nll_of_tasks, average_nll_of_tasks: of a density, [C][T] and its mean.
+        """
+        data = self.client_data(self.stream)
+        sums = [
+            [
+                cohorts.test_of(process, state, min(client, len(state.store) - 1), 0, data.task(client, task))
+                for task in range(data.num_tasks)
+            ]
+            for client in range(data.num_clients)
+        ]
+        if cohorts.scores_are(process) == "nll":
+            nll = [[float(np.mean(of_task["losses"])) for of_task in tasks] for tasks in sums]
+            return {"nll_of_tasks": nll, "average_nll_of_tasks": float(np.mean(nll))}
+        counted = [[[float(of_task[name]) for name in ("correct", "count")] for of_task in tasks] for tasks in sums]
+        accuracies = [float(right / count) if count else None for right, count in np.sum(counted, axis=0)]
+        known = [each for each in accuracies if each is not None]
+        return {"accuracy_by_task": [accuracies], "average_accuracy_by_task": float(np.mean(known)) if known else None}

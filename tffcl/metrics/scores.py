@@ -1,9 +1,8 @@
-"""What a continual learner achieved and forgot.
+"""What a continual learner achieved, forgot and sent.
 
-Every function takes scores [C, T, T], `scores[c][t][i]` = score of client c on its task i after it learned task t (or
-[T, T] for one client). NaN or None stands for "no data", which is not a score of 0: entries i > t, an empty test set, a
-client that was away. They are left out of every mean; a mean over nothing is NaN. InputError is raised for scores of
-another shape.
+Scores are [C, T, T], `scores[c][t][i]` = score of client c on its task i after it learned task t (or [T, T] for one
+client). NaN or None stands for "no data", which is not a score of 0: entries i > t, an empty test set, a client that
+was away. They are left out of every mean; a mean over nothing is NaN. InputError is raised for scores of another shape.
 
 NLL in nats serves as scores too (`higher_is_better=False`). Those of Paul, Frey, Kamath, Kersting, Mundt: Masked
 Autoencoders are Efficient Continual Federated Learners, 2023 (ConFedMADE), appendix B.3, figures 3 and 5, are
@@ -15,7 +14,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tffcl.errors import InputError
+from tffcl.errors import InputError, check_whole
+
+BYTES_PER_VALUE = 4
+BYTES_PER_INDEX = 4
 
 
 def score_tensor(scores: ArrayLike, name: str = "scores") -> np.ndarray:
@@ -186,3 +188,31 @@ def forward_transfer(scores: ArrayLike, baseline: ArrayLike | None, *, higher_is
         )
     change = mean_of_known(next_task - before[:, 1:])
     return change if higher_is_better else -change
+
+
+def dense_bytes(num_values: int) -> int:
+    """Bytes of `num_values` float32 values sent one after the other.
+
+    Raises:
+      InputError: not a whole number, 0 or more.
+    """
+    return BYTES_PER_VALUE * check_whole("num_values", num_values, 0)
+
+
+def sparse_bytes(num_nonzero: int, size: int) -> int:
+    """Bytes of a float32 array of `size` entries of which only `num_nonzero` are sent.
+
+    The values, and their positions: a bitmap of one bit per entry, or a 4-byte index per value, whichever is smaller.
+    Nothing to send costs nothing.
+
+    >>> sparse_bytes(10, 10_000), sparse_bytes(5_000, 10_000)
+    (80, 21250)
+
+    Raises:
+      InputError: not whole numbers, 0 or more, or more non-zero entries than entries.
+    """
+    num_nonzero, size = check_whole("num_nonzero", num_nonzero, 0), check_whole("size", size, 0)
+    if num_nonzero > size:
+        raise InputError(f"num_nonzero={num_nonzero} is more than size={size}; it must be at most the size")
+    bitmap = (size + 7) // 8
+    return BYTES_PER_VALUE * num_nonzero + min(bitmap, BYTES_PER_INDEX * num_nonzero)

@@ -19,7 +19,7 @@ import re
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -184,9 +184,9 @@ class _OverHandles:
         return HandleProcess(
             initialize=inner.initialize,
             initialize_clients=self._initialize_clients(),
-            begin_task=self._begin_task(),
+            begin_task=self._over(inner.begin_task),
             prepare=self._prepare(),
-            next=self._next(),
+            next=self._over(inner.next, changed=1, takes_data=True),
             end_task=self._end_task(),
             evaluate=self._evaluate(),
             task_view=lambda handle, task: OrderedDict(handle, task=np.int32(task)),
@@ -272,16 +272,31 @@ class _OverHandles:
 
         return initialize_clients
 
-    def _begin_task(self) -> tff.Computation:
-        _, states, incoming = self.inner.begin_task.type_signature.parameter
-        read, write = self._reading(states), self._writing(self.inner.begin_task.type_signature.result)
+    def _over(
+        self, computation: tff.Computation, changed: Optional[int] = None, takes_data: bool = False
+    ) -> tff.Computation:
+        """A computation that changes states, over handles.
 
-        @tff.federated_computation(self.server, at_clients(self.handle), incoming)
-        def begin_task(server_state: tff.Value, handles: tff.Value, transfer_in: tff.Value) -> tff.Value:
-            begun = self.inner.begin_task(server_state, tff.federated_map(read, handles), transfer_in)
-            return tff.federated_map(write, (handles, begun))
+        The changed states are all of its result, or number `changed` of its results. Where it takes the data of a task,
+        the task's number stands in their place.
+        """
+        _, states, last = computation.type_signature.parameter
+        result = computation.type_signature.result
+        read, write = self._reading(states), self._writing(result if changed is None else result[changed])
+        read_data = self._reading_data(last, _TRAINING) if takes_data else None
 
-        return begin_task
+        @tff.federated_computation(self.server, at_clients(self.handle), at_clients(_TASK) if takes_data else last)
+        def over(server_state: tff.Value, handles: tff.Value, given: tff.Value) -> Any:
+            data = tff.federated_map(read_data, (handles, given)) if takes_data else given
+            results = computation(server_state, tff.federated_map(read, handles), data)
+            if changed is None:
+                return tff.federated_map(write, (handles, results))
+            return tuple(
+                tff.federated_map(write, (handles, part)) if place == changed else part
+                for place, part in enumerate(results)
+            )
+
+        return over
 
     def _prepare(self) -> tff.Computation:
         _, states, incoming, data = self.inner.prepare.type_signature.parameter
@@ -321,36 +336,18 @@ class _OverHandles:
 
         return prepare
 
-    def _next(self) -> tff.Computation:
-        _, states, data = self.inner.next.type_signature.parameter
-        read, write = self._reading(states), self._writing(self.inner.next.type_signature.result[1])
-        read_data = self._reading_data(data, _TRAINING)
-
-        @tff.federated_computation(self.server, at_clients(self.handle), at_clients(_TASK))
-        def next_round(server_state: tff.Value, handles: tff.Value, asked_for: tff.Value) -> tuple:
-            client_data = tff.federated_map(read_data, (handles, asked_for))
-            result = self.inner.next(server_state, tff.federated_map(read, handles), client_data)
-            return result[0], tff.federated_map(write, (handles, result[1])), result[2], result[3]
-
-        return next_round
-
     def _end_task(self) -> tff.Computation:
-        _, states, data = self.inner.end_task.type_signature.parameter
-        changes, uploads = self.inner.end_task.type_signature.result
+        ended = self._over(self.inner.end_task, changed=0, takes_data=True)
         shown = [name for name in _REPORTED if name in self.state]
-        read, write = self._reading(states), self._writing(changes)
-        read_data = self._reading_data(data, _TRAINING)
 
-        @tff.tensorflow.computation(uploads.member, self.handle)
+        @tff.tensorflow.computation(ended.type_signature.result[1].member, self.handle)
         def with_shown(upload: OrderedDict, handle: OrderedDict) -> OrderedDict:
             return OrderedDict(upload, **folders.read_state(handle, self.state, shown))
 
-        @tff.federated_computation(self.server, at_clients(self.handle), at_clients(_TASK))
+        @tff.federated_computation(*ended.type_signature.parameter)
         def end_task(server_state: tff.Value, handles: tff.Value, asked_for: tff.Value) -> tuple:
-            client_data = tff.federated_map(read_data, (handles, asked_for))
-            result = self.inner.end_task(server_state, tff.federated_map(read, handles), client_data)
-            uploads = tff.federated_map(with_shown, (result[1], handles))
-            return tff.federated_map(write, (handles, result[0])), uploads
+            changes, uploads = ended(server_state, handles, asked_for)
+            return changes, tff.federated_map(with_shown, (uploads, handles))
 
         return end_task
 

@@ -82,12 +82,11 @@ def prepare_task(
     tasks: Mapping[int, AnyTask],
     number: int,
     shelf: Shelf,
-    limit: int = MESSAGE_BYTES,
 ) -> dict[int, Prepared]:
     """Prepares the train, validation and test examples of a task of some clients; `number` is the run's number of it.
 
     Each (client, split) is an element of one cohort, with that client's state and the entries chosen for it; a cohort
-    whose raw and prepared examples have more than `limit` bytes goes in several calls.
+    whose raw and prepared examples have more than `MESSAGE_BYTES` bytes goes in several calls.
     """
     _, state_kind, _, raw_kind = process.prepare.type_signature.parameter
     selections = state.selections[number]
@@ -104,7 +103,7 @@ def prepare_task(
         for (client, _), raw in zip(pairs, raws)
     ]
     prepared: list[Tensors] = []
-    for part in parts_below(sizes, limit):
+    for part in parts_below(sizes, MESSAGE_BYTES):
         clients = [client for client, _ in pairs[part]]
         incoming = transfer.transfer_in(state.base, [selections[client] for client in clients], len(state.store))
         prepared += process.prepare(state.server, state.store.project(clients, state_kind), incoming, raws[part])
@@ -186,12 +185,12 @@ def scores_are(process: ContinualProcess) -> str:
 
 
 def evaluate_tasks(
-    process: ContinualProcess, state: RunState, prepared: Sequence[Mapping[int, Prepared]], limit: int = MESSAGE_BYTES
+    process: ContinualProcess, state: RunState, prepared: Sequence[Mapping[int, Prepared]]
 ) -> dict[str, Rows]:
     """Scores of every client on every task so far, in cohorts of (client, parameters of one task) pairs.
 
     `prepared[task][client]` are of the clients enrolled in a task. One that has left is scored on its tasks all the
-    same: this is measurement. A cohort of more than `limit` bytes of states and examples goes in several calls.
+    same: this is measurement. A cohort of more than `MESSAGE_BYTES` bytes of states and examples goes in several calls.
 
     Returns:
       By name, `rows[client][task]`: accuracy or NLL as a mean over the task's test examples, with the two other scores
@@ -203,13 +202,13 @@ def evaluate_tasks(
         for client in range(len(state.store))
     ]
     if "losses" in tff_types.entries(process.evaluate.type_signature.result):
-        return _density_scores(process, state, own, len(prepared), limit)
+        return _density_scores(process, state, own, len(prepared))
     scores = _no_scores(len(own), len(prepared))
     pairs = [
         (client, number) for client, tasks in enumerate(own) for number, (_, task) in enumerate(tasks) if task.num_test
     ]
     data = [[own[client][number][1]] for client, number in pairs]
-    for (client, number), sums in zip(pairs, _evaluate(process, state, pairs, data, limit)):
+    for (client, number), sums in zip(pairs, _evaluate(process, state, pairs, data)):
         place, task = own[client][number]
         scores[client][place] = _mean_score(sums, task.num_test)
     return {scores_are(process): scores}
@@ -224,11 +223,7 @@ def unchanged_scores(events: Sequence[Event], name: str, num_clients: int) -> di
 
 
 def _density_scores(
-    process: ContinualProcess,
-    state: RunState,
-    own: Sequence[Sequence[tuple[int, Prepared]]],
-    num_tasks: int,
-    limit: int,
+    process: ContinualProcess, state: RunState, own: Sequence[Sequence[tuple[int, Prepared]]], num_tasks: int
 ) -> dict[str, Rows]:
     """Each task's parameters meet the test examples of all tasks; the losses are put together afterwards."""
     jobs = [  # (client, task whose parameters these are, tasks whose examples these are), by the client's own numbers
@@ -238,7 +233,7 @@ def _density_scores(
         for view in range(len(tasks))
     ]
     data = [[own[client][task][1] for task in group] for client, _, group in jobs]
-    found = _evaluate(process, state, [job[:2] for job in jobs], data, limit)
+    found = _evaluate(process, state, [job[:2] for job in jobs], data)
     # losses[client][task][view]: float64 [M] of the task's test examples under that view
     losses: list[list[list[np.ndarray]]] = [[[] for _ in tasks] for tasks in own]
     for (client, _, group), one in zip(jobs, found):
@@ -272,7 +267,9 @@ def _same_context(tasks: Sequence[Prepared]) -> list[list[int]]:
             continue
         context = task.test_data().get("context")  # None where the client keeps it
         for known, group in groups:
-            if known is not None and context is not None and _equal(known, context):
+            if known is None or context is None or set(known) != set(context):
+                continue
+            if all(np.array_equal(known[name], context[name]) for name in known):
                 group.append(number)
                 break
         else:
@@ -280,26 +277,18 @@ def _same_context(tasks: Sequence[Prepared]) -> list[list[int]]:
     return [group for _, group in groups]
 
 
-def _equal(one: Tensors, other: Tensors) -> bool:
-    return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
-
-
 def _evaluate(
-    process: ContinualProcess,
-    state: RunState,
-    pairs: Sequence[tuple[int, int]],
-    data: Sequence[Sequence[Prepared]],
-    limit: int,
+    process: ContinualProcess, state: RunState, pairs: Sequence[tuple[int, int]], data: Sequence[Sequence[Prepared]]
 ) -> list[Mapping[str, Any]]:
     """What `evaluate` says of each (client, own number of the task whose parameters are taken) on tasks of `data`."""
-    found: list[Mapping[str, Any]] = []
+    sums: list[Mapping[str, Any]] = []
     if not pairs:
-        return found
+        return sums
     view = num_bytes(process.task_view(state.store[pairs[0][0]], pairs[0][1]))
-    for part in parts_below([view + sum(task.test_bytes for task in tasks) for tasks in data], limit):
+    for part in parts_below([view + sum(task.test_bytes for task in tasks) for tasks in data], MESSAGE_BYTES):
         views = [process.task_view(state.store[client], task) for client, task in pairs[part]]
-        found += process.evaluate(state.server, views, [_test_data(tasks) for tasks in data[part]])
-    return found
+        sums += process.evaluate(state.server, views, [_test_data(tasks) for tasks in data[part]])
+    return sums
 
 
 def _test_data(tasks: Sequence[Prepared]) -> OrderedDict:

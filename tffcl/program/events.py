@@ -6,6 +6,7 @@ from what stands in the run's state; times are of this process together with the
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -13,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
+import psutil
 
 from tffcl import metrics
-from tffcl.runtime import processes
 from tffcl.templates import admission, tff_types
 from tffcl.transfers import KnowledgeBase
 from tffcl.transfers.knowledge_base import Summary
@@ -45,13 +46,8 @@ def round_event(
     they sent (`tffcl.templates.admission`), their own training was not finite, or they are among `not_reported`,
     since their worker got lost. Unknown metrics pass through by their own names.
 
-    Args:
-      task: number of the task, from 0.
-      round_num: number of the round within it, from 0.
-      participants: the clients that took part.
-      client_metrics: what `next` reported for each of them whose worker did not get lost.
-      measured: what the parts at the server measured, which `next` gives last.
-      scores: by name, for every client its scores on tasks 0..task; None in a round without evaluation.
+    `client_metrics` are what `next` reported for each participant whose worker did not get lost, `measured` what the
+    parts at the server measured; there are no scores in a round without evaluation.
     """
     event: Event = {"event": "round", "task": task, "round": round_num, "participants": list(participants)}
     reasons = {}
@@ -73,13 +69,13 @@ def round_event(
     return event
 
 
-def by_path(measured: Any, path: str = "") -> dict[str, Any]:
-    """The values of nested measurements (mappings, sequences, `tff.structure.Struct`s) by their paths below `path`.
+def by_path(measured: Any) -> dict[str, Any]:
+    """The values of nested measurements (mappings, sequences, `tff.structure.Struct`s) by their paths.
 
     >>> by_path({"aggregator": (), "finalizer": {"update": {"rejected": np.int32(0)}}})
     {'finalizer/update/rejected': 0}
     """
-    return {place: np.asarray(value).tolist() for place, value in tff_types.leaves(measured, path)}
+    return {place: np.asarray(value).tolist() for place, value in tff_types.leaves(measured)}
 
 
 def add_left_out(event: Event, reasons: Mapping[int, str]) -> None:
@@ -147,10 +143,10 @@ def bytes_up(
     """
     size = int(np.size(state.server["shared"]))
     sent: dict[int, Bytes] = dict.fromkeys(participants, (0, 0))
-    for client, one in reported.items():
-        if not admission.refusal(one):  # of what was refused nothing is known
-            coded, dense = coded_and_dense(one.get("sent", size), size)
-            extra = int(one.get("extra_bytes", 0))
+    for client, metrics_of_client in reported.items():
+        if not admission.refusal(metrics_of_client):  # of what was refused nothing is known
+            coded, dense = coded_and_dense(metrics_of_client.get("sent", size), size)
+            extra = int(metrics_of_client.get("extra_bytes", 0))
             sent[client] = (coded + extra, dense + extra)
     if state.round == 0:
         for client, summary in summaries.items():
@@ -205,15 +201,17 @@ def now() -> Spent:
 
 
 _LOOK_AGAIN_SECONDS = 10.0  # going through all processes takes tens of milliseconds, longer than a small round
-_children: tuple[float, list[int]] = (float("-inf"), [])
+_children: tuple[float, list[psutil.Process]] = (float("-inf"), [])
 
 
 def _children_seconds() -> float:
-    """CPU seconds of the living children of this process; 0 where the system tells of none."""
+    """CPU seconds of the living children of this process."""
     global _children
-    own = os.getpid()
     if time.monotonic() - _children[0] > _LOOK_AGAIN_SECONDS:
-        found = [pid for pid, parent in processes.parents().items() if parent == own]
-        _children = (time.monotonic(), found)
-    fields = map(processes.stat, _children[1])
-    return sum(processes.seconds_of(each) for each in fields if each and int(each[1]) == own)
+        _children = (time.monotonic(), psutil.Process().children())
+    seconds = 0.0
+    for child in _children[1]:
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if child.is_running():
+                seconds += child.cpu_times().user + child.cpu_times().system
+    return seconds

@@ -96,17 +96,16 @@ class Released:
 
     def report(self, event: Event) -> None:
         self._held.update(numbers_of(event))
-        if not self._is_last_round(event):  # what the end of the task adds belongs to the same key
-            key = event["task"] * self._num_rounds + event.get("round", self._num_rounds - 1) + 1
+        last = self._num_rounds - 1
+        # What the end of a task adds belongs to its last round.
+        if event["event"] != "round" or event["round"] < last:
+            key = event["task"] * self._num_rounds + event.get("round", last) + 1
             with _write_errors(self._manager):
                 _wait_for(functools.partial(self._manager.release, self._held, key))
             self._held = {}
 
     def close(self) -> None:
         """Nothing is held back but a last round whose task has not ended; a resumed run releases it."""
-
-    def _is_last_round(self, event: Event) -> bool:
-        return event["event"] == "round" and event["round"] == self._num_rounds - 1
 
 
 class _RunFiles(Released):
@@ -173,7 +172,7 @@ def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
         if name in _NO_NUMBERS:
             continue
         if name == "server_metrics":
-            value = {path: one for path, one in value.items() if not isinstance(one, list)}
+            value = {path: number for path, number in value.items() if not isinstance(number, list)}
         if isinstance(value, list):
             value = {str(client): row for client, row in enumerate(value)}
         if not isinstance(value, Mapping):
@@ -181,11 +180,11 @@ def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
         for key, entry in value.items():
             prefix = f"{name}/client_{key}" if key.isdecimal() else f"{name}/{key}".rstrip("/")
             named = (
-                [(f"{prefix}/task_{task}", one) for task, one in enumerate(entry)]
+                [(f"{prefix}/task_{task}", number) for task, number in enumerate(entry)]
                 if isinstance(entry, list)
                 else [(prefix, entry)]
             )
-            yield from ((label, float(one)) for label, one in named if isinstance(one, (int, float)))
+            yield from ((label, float(number)) for label, number in named if isinstance(number, (int, float)))
 
 
 @contextlib.contextmanager

@@ -28,17 +28,7 @@ _BYTES = ("bytes_up", "bytes_down", "bytes_up_dense", "bytes_down_dense")
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Options):
-    """What decides the course of a run besides the process, the data and the transfer.
-
-    Attributes:
-      num_rounds: rounds for each task.
-      seed: root of all randomness of clients, sampling and transfer.
-      clients_per_round: how many clients take part in a round; None for all of them.
-      evaluate_every: "round", or "task" for only the end of each task.
-
-    Raises:
-      InputError: a number out of its range.
-    """
+    """What decides the course of a run besides the process, the data and the transfer."""
 
     num_rounds: int = option(10, "Rounds for each task.", least=1)
     seed: int = option(1, "Of the order of tasks and of everything that is drawn in training.", least=0, most=2**32 - 1)

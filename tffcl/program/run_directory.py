@@ -1,4 +1,13 @@
-"""The run directory: config.json, history.jsonl, checkpoints/ and, at the end, results.json."""
+"""The run directory: config.json, history.jsonl, checkpoints/ and, at the end, results.json.
+
+A checkpoint is the whole state of a run, written so that every kind of end leaves a usable one behind. It is files in
+one folder, all of arrays without pickle: the server's state (`STEP.npz`), the entries of each client's state as they
+were when they last changed (`client-NUMBER-STEP.npz`), what entered the knowledge base with each task
+(`knowledge-ENTRIES.npz`, never written again), and last of all a manifest (`STEP.json`) with the checksums of them all,
+of the history so far, and of itself. So a round writes what has changed in it, whatever the number of clients, past
+tasks and entries. A checkpoint without a manifest does not exist; one that any of these sums does not fit, down to
+those of the arrays in the files, is passed over for the one before it.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +15,30 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import pathlib
+import re
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
-from tffcl import storage
+import numpy as np
+import tree
+
+from tffcl import archive, storage
 from tffcl.errors import RunError, run_exists
-from tffcl.program.checkpoint import Checkpoints
 from tffcl.program.events import Event
-from tffcl.program.state import RunState
+from tffcl.program.state import ClientStore, RunState
+from tffcl.storage import PathLike
+from tffcl.transfers import KnowledgeBase
 
-PathLike = Union[str, "os.PathLike[str]"]
+_KEPT = 2
+_FORMAT = 4
+_MANIFEST = re.compile(r"[0-9]{8}\.json", re.ASCII)
+_ARRAYS = re.compile(r"([0-9]{8}|client-[0-9]{4,}-[0-9]{8}|knowledge-[0-9]{6,})\.npz", re.ASCII)
+_SECRET = "secret/"  # what the names of secrets begin with
+logger = logging.getLogger(__name__)
 _MISSING = object()
 
 
@@ -95,6 +116,219 @@ def _open(path: pathlib.Path, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
 
 
+# By entry of a client's state the file in which it was last written, its checksum, and the entry's version there.
+_Files = dict[str, tuple[str, str, int]]
+
+
+class Checkpoints:
+    """The checkpoints of one run; the last two stay."""
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+        self._clients: dict[int, _Files] = {}
+        self._knowledge: list[tuple[int, str, str]] = []  # entries up to a file's end, its name and checksum
+
+    def save(self, state: RunState, history: History) -> None:
+        """Writes a checkpoint of a run, with its history so far, then removes those older than the last two.
+
+        Raises:
+          RunError: it cannot be written, for want of room for example; the checkpoint before it is untouched.
+        """
+        storage.make_folder(self._folder, "a folder of checkpoints")
+        steps = self._steps()
+        step = 1 + (steps[-1] if steps else 0)
+        written: list[pathlib.Path] = []
+        try:
+            server = self._write(written, f"{step:08d}.npz", _server_arrays(state))
+            self._save_clients(written, step, state.store)
+            self._save_knowledge(written, state.base)
+        except RunError:
+            for path in written:
+                self._remove(path)  # room for whoever resumes
+            raise
+        manifest = {
+            "format": _FORMAT,
+            "task": state.task,
+            "round": state.round,
+            "fresh": state.fresh,
+            "selections": state.selections,
+            "history": [history.size, history.checksum],
+            "server": server,
+            # In the order of their steps: an entry that stands in several files is newest in the last.
+            "clients": [
+                sorted({(name, checksum) for name, checksum, _ in self._clients[client].values()})
+                for client in range(len(state.store))
+            ],
+            "knowledge": self._knowledge,
+        }
+        storage.write_json(self._folder / f"{step:08d}.json", {**manifest, "checksum": _checksum(manifest)})
+        self._remove_old([*steps, step])
+
+    def any(self) -> bool:
+        """Whether there is a checkpoint, whole or not."""
+        return bool(self._steps())
+
+    def restore(self, template: RunState, history: History) -> Optional[RunState]:
+        """The state at the last whole checkpoint, and `history` with the events up to there; None where there is none.
+
+        `template` is a first state of the same process, which says how the values are arranged.
+
+        Raises:
+          RunError: there are checkpoints, but not one of them is whole.
+        """
+        failures = []
+        for step in reversed(self._steps()):
+            path = self._folder / f"{step:08d}.json"
+            try:
+                restored = self._read(path, template, history)
+            except RunError as error:
+                failures.append(str(error))
+                continue
+            for failure in failures:
+                logger.warning("%s; going on from the checkpoint before it", failure)
+            for later in self._steps():  # damaged: lest they be taken for the last again
+                if later > step:
+                    self._remove(self._folder / f"{later:08d}.json")
+            self._remove_old(self._steps())
+            return restored
+        if failures:
+            raise RunError(f"no whole checkpoint in {self._folder}: {failures[0]}")
+        return None
+
+    def _read(self, path: pathlib.Path, template: RunState, history: History) -> RunState:
+        manifest = _read_manifest(path)
+        try:
+            for name, checksum in _files(manifest):
+                if archive.checksum(self._folder / name) != checksum:
+                    raise RunError(f"{self._folder / name} is damaged: it is not what its checkpoint tells of")
+            saved: dict[int, _Files] = {}
+            server = archive.read(self._folder / manifest["server"][0])
+            state = RunState(
+                _server_state(server, template),
+                ClientStore(self._client_states(manifest["clients"], template, saved)),
+                KnowledgeBase.load(*(self._folder / name for _, name, _ in manifest["knowledge"])),
+                **{name: manifest[name] for name in ("selections", "task", "round", "fresh")},
+                secrets={name: server[_SECRET + name] for name in template.secrets},
+            )
+            if len(state.selections) not in (state.task, state.task + 1):
+                raise ValueError(f"{len(state.selections)} selections in task {state.task}")
+            history.read(*manifest["history"])
+            self._clients = saved
+            self._knowledge = [tuple(one) for one in manifest["knowledge"]]
+            return state
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"{path} is no checkpoint of this run ({error!r})") from error
+
+    def _client_states(
+        self, clients: list[list[tuple[str, str]]], template: RunState, saved: dict[int, _Files]
+    ) -> Iterator[OrderedDict]:
+        """The states of all clients, read one by one; `saved` gets the files that each was read from."""
+        if len(clients) != len(template.store):
+            raise ValueError(f"{len(clients)} clients, expected {len(template.store)}")
+        for client, files in enumerate(clients):
+            arrays, saved[client] = {}, {}
+            for name, checksum in files:
+                part = archive.read(self._folder / name)
+                saved[client].update(dict.fromkeys(part, (name, checksum, 0)))
+                arrays.update(part)
+            yield OrderedDict((entry, arrays[entry]) for entry in template.store.versions(client))
+
+    def _write(self, written: list[pathlib.Path], name: str, arrays: archive.Named) -> tuple[str, str]:
+        """Name and checksum of a new file."""
+        path = self._folder / name
+        written.append(path)
+        archive.write(path, arrays)
+        return name, archive.checksum(path)
+
+    def _save_clients(self, written: list[pathlib.Path], step: int, store: ClientStore) -> None:
+        """A file for each client that has entries which changed since they were last written, with these."""
+        for client in range(len(store)):
+            saved, versions = self._clients.setdefault(client, {}), store.versions(client)
+            changed = [entry for entry, now in versions.items() if entry not in saved or saved[entry][2] != now]
+            if changed:
+                name = f"client-{client:04d}-{step:08d}.npz"
+                file = self._write(written, name, store.entries(client, changed))
+                saved.update({entry: (*file, versions[entry]) for entry in changed})
+
+    def _save_knowledge(self, written: list[pathlib.Path], base: KnowledgeBase) -> None:
+        """A file of the entries that are in none yet; one even if there are none."""
+        first = self._knowledge[-1][0] if self._knowledge else 0
+        if len(base) > first or not self._knowledge:
+            path = self._folder / f"knowledge-{len(base):06d}.npz"
+            written.append(path)
+            base.save(path, first)
+            self._knowledge.append((len(base), path.name, archive.checksum(path)))
+
+    def _steps(self) -> list[int]:
+        return sorted(int(path.stem) for path in self._folder.glob("*.json") if _MANIFEST.fullmatch(path.name))
+
+    def _remove_old(self, steps: list[int]) -> None:
+        """Manifests first, so that none stands without its files."""
+        for old in steps[:-_KEPT]:
+            self._remove(self._folder / f"{old:08d}.json")
+        used: set[str] = set()
+        for step in steps[-_KEPT:]:
+            with contextlib.suppress(RunError):  # damaged by others
+                used.update(name for name, _ in _files(_read_manifest(self._folder / f"{step:08d}.json")))
+        for path in [*self._folder.glob("*.npz"), *self._folder.glob(".*")]:
+            if path.name not in used:
+                self._remove(path)
+
+    @staticmethod
+    def _remove(path: pathlib.Path) -> None:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of all of a manifest but its checksum, whatever its layout."""
+    values = {name: value for name, value in manifest.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(storage.plain(values), sort_keys=True).encode()).hexdigest()
+
+
+def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
+    """A manifest; RunError if it is not as it was written, of another version, or names what is no checkpoint's."""
+    manifest = storage.read_object(path, "a checkpoint", error=RunError)
+    if manifest.get("format") != _FORMAT:
+        raise RunError(
+            f"{path} is a checkpoint of another version of tffcl: format {manifest.get('format')}, expected {_FORMAT}"
+        )
+    if manifest.get("checksum") != _checksum(manifest):
+        raise RunError(f"{path} is damaged: its checksum does not fit it")
+    try:
+        wrong = [name for name, _ in _files(manifest) if not _ARRAYS.fullmatch(name)]
+    except (LookupError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is no checkpoint of this run ({error!r})") from error
+    if wrong:
+        raise RunError(f"{path} is damaged: {wrong[0]!r} is no file of a checkpoint")
+    return manifest
+
+
+def _files(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and checksum of every file of a checkpoint."""
+    clients = [part for parts in manifest["clients"] for part in parts]
+    knowledge = [one[1:] for one in manifest["knowledge"]]
+    return [(name, checksum) for name, checksum in (manifest["server"], *clients, *knowledge)]
+
+
+def _server_arrays(state: RunState) -> dict[str, np.ndarray]:
+    """The values of the flattened structure under their places, and the run's secrets under their names."""
+    secrets = {_SECRET + name: secret for name, secret in state.secrets.items()}
+    values = {f"server/{place}": np.asarray(leaf) for place, leaf in enumerate(tree.flatten(state.server))}
+    return {**values, **secrets}
+
+
+def _server_state(arrays: dict[str, np.ndarray], template: RunState) -> Any:
+    """Out of `_server_arrays`; KeyError or ValueError where a value is missing or of another dtype or rank."""
+    leaves = []
+    for place, old in enumerate(map(np.asarray, tree.flatten(template.server))):
+        leaf = arrays[f"server/{place}"]
+        if leaf.dtype != old.dtype or leaf.ndim != old.ndim:
+            raise ValueError(f"server state: expected {old.dtype}{old.shape}, found {leaf.dtype}{leaf.shape}")
+        leaves.append(leaf)
+    return tree.unflatten_as(template.server, leaves)
+
+
 class RunDirectory:
     """What one run keeps: on disk, or only in memory where there is no path. What cannot be used is a RunError."""
 
@@ -159,34 +393,26 @@ def open_run(path: Optional[PathLike], config: Mapping[str, Any], resume: bool) 
         raise storage.cannot_write(folder / ".lock", error) from error
     try:
         with storage.private():
-            _lock(handle, folder)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed, or the process ends, however
+            except BlockingIOError:
+                raise RunError(f"{folder}: another process is at work on this run") from None
+            except OSError:  # a file system without locks
+                pass
             _settle_config(folder, storage.plain(config), resume)
             yield RunDirectory(folder)
     finally:
         os.close(handle)
 
 
-def _lock(handle: int, folder: pathlib.Path) -> None:
-    """Held until the handle is closed, or the process ends, whatever ends it."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RunError(f"{folder}: another process is at work on this run") from None
-    except OSError:  # a file system without locks
-        pass
-
-
 def _settle_config(folder: pathlib.Path, config: dict[str, Any], resume: bool) -> None:
     """Writes config.json for a new run; for a resumed one compares it."""
     path = folder / "config.json"
-    others = [
-        one.name for one in folder.iterdir() if one.name != ".lock" and not one.name.startswith(storage.TEMPORARY)
-    ]
     if not os.path.lexists(path):
+        names = sorted(entry.name for entry in folder.iterdir())
+        others = [name for name in names if name != ".lock" and not name.startswith(storage.TEMPORARY)]
         if others:
-            raise RunError(
-                f"{folder} is not empty and holds no run ({sorted(others)[0]} stands there); give another directory"
-            )
+            raise RunError(f"{folder} is not empty and holds no run ({others[0]} stands there); give another directory")
         storage.write_json(path, config)
         return
     if not resume:
@@ -204,11 +430,8 @@ def config_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> Opti
     'num_rounds is 3 there and 10 here'
     """
     for key in {**here, **there}:
-        old, new = there.get(key, _MISSING), here.get(key, _MISSING)
-        if old != new:
-            return f"{key} is {_shown(old)} there and {_shown(new)} here"
+        values = [config.get(key, _MISSING) for config in (there, here)]
+        if values[0] != values[1]:
+            old, new = ("not set" if value is _MISSING else repr(value) for value in values)
+            return f"{key} is {old} there and {new} here"
     return None
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is _MISSING else repr(value)

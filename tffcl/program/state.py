@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -33,11 +33,15 @@ def project(state: Mapping[str, Any], kind: tff.Type) -> State:
     Raises:
       ContractError: the type names an entry that the state lacks.
     """
+    return OrderedDict((name, state[name]) for name in _named(state, kind))
+
+
+def _named(state: Mapping[str, Any], kind: tff.Type) -> list[str]:
     names = list(tff_types.entries(kind))
     missing = [name for name in names if name not in state]
     if missing:
         raise ContractError(f"client state: a computation needs the entry {missing[0]!r}, found only {sorted(state)}")
-    return OrderedDict((name, state[name]) for name in names)
+    return names
 
 
 def merge(state: Mapping[str, Any], changes: Mapping[str, Any]) -> State:
@@ -75,7 +79,7 @@ class ClientStore:
         return len(self._versions)
 
     def __getitem__(self, client: int) -> State:
-        return OrderedDict(_View(self._entries, client, self._versions[client]))
+        return self.entries(client, self._versions[client])
 
     def num_bytes(self, client: int) -> int:
         """Bytes of a client's state, without reading it."""
@@ -87,12 +91,11 @@ class ClientStore:
 
     def entries(self, client: int, names: Iterable[str]) -> State:
         """Some entries of a client's state; the others are not read."""
-        view = _View(self._entries, client, self._versions[client])
-        return OrderedDict((name, view[name]) for name in names)
+        return OrderedDict((name, self._entries[client, name][name]) for name in names)
 
     def project(self, clients: Sequence[int], kind: tff.Type) -> list[State]:
         """What a computation takes of the states of some clients; see `project`."""
-        return [project(_View(self._entries, client, self._versions[client]), kind) for client in clients]
+        return [self.entries(client, _named(self._versions[client], kind)) for client in clients]
 
     def merge(self, clients: Sequence[int], changes: Sequence[Mapping[str, Any]]) -> None:
         """Puts what a computation returned for some clients into their states; see `merge`."""
@@ -111,25 +114,6 @@ class ClientStore:
     def _put(self, client: int, entries: Mapping[str, Any]) -> None:
         for name, value in entries.items():
             self._entries[client, name] = {name: value}
-
-
-class _View(Mapping):
-    """A client's state, of which an entry is read when it is asked for."""
-
-    def __init__(self, entries: Shelf, client: int, names: Mapping[str, int]):
-        self._entries, self._client, self._names = entries, client, names
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._entries[self._client, name][name]
 
 
 @dataclasses.dataclass

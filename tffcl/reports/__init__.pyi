@@ -1,12 +1,12 @@
-from .bars import plot_accuracy_bars as plot_accuracy_bars
+from .curves import plot_accuracy_bars as plot_accuracy_bars
 from .curves import plot_accuracy_by_round as plot_accuracy_by_round
 from .curves import plot_accuracy_per_round as plot_accuracy_per_round
 from .curves import plot_communication as plot_communication
 from .curves import plot_nll_by_task as plot_nll_by_task
-from .maps import load_samples as load_samples
-from .maps import plot_accuracy_matrix as plot_accuracy_matrix
-from .maps import plot_attention as plot_attention
-from .maps import plot_samples as plot_samples
+from .figures import load_samples as load_samples
+from .figures import plot_accuracy_matrix as plot_accuracy_matrix
+from .figures import plot_attention as plot_attention
+from .figures import plot_samples as plot_samples
 from .run_files import load_history as load_history
 from .run_files import load_results as load_results
 from .summary import compare_plots as compare_plots

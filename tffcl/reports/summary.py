@@ -9,16 +9,17 @@ from typing import Any, Optional, Union
 import click
 
 from tffcl.errors import InputError
-from tffcl.reports.bars import final_accuracies, plot_accuracy_bars
 from tffcl.reports.curves import (
     clients_of,
+    final_accuracies,
     has_accuracy,
+    plot_accuracy_bars,
     plot_accuracy_by_round,
     plot_accuracy_per_round,
     plot_communication,
     plot_nll_by_task,
 )
-from tffcl.reports.maps import attention_of, load_samples, plot_accuracy_matrix, plot_attention, plot_samples
+from tffcl.reports.figures import attention_of, load_samples, plot_accuracy_matrix, plot_attention, plot_samples
 from tffcl.reports.run_files import PathLike, load_history, load_results, reading
 from tffcl.reports.tables import accuracy_matrix_table, by_task_table, nll_by_task_table, privacy_lines, results_table
 
@@ -49,12 +50,8 @@ def report(
 ) -> None:
     """Prints one table over all runs, and for a single run its matrices; draws the plots of each.
 
-    Args:
-      folders: run directories.
-      markdown: tables in Markdown.
-      plots: whether to draw.
-      compare: for densities a file for one picture of the NLL of all runs after each task, for classifiers a folder
-        for two of their accuracy.
+    `compare` is, for densities, a file for one picture of the NLL of all runs after each task, for classifiers a folder
+    for two of their accuracy.
 
     Raises:
       InputError: a folder that holds no finished run, or other values than a run writes.
@@ -70,16 +67,14 @@ def report(
         for folder in folders if plots else ():
             write_plots(folder)
             click.echo(f"plots: {pathlib.Path(folder) / 'plots'}")
-        for path in [] if compare is None else _compared(folders, results, compare):
+        paths: list[pathlib.Path] = []
+        if compare is not None and any(each.get("nll") for each in results):
+            named = {pathlib.Path(folder).name: each for folder, each in zip(folders, results)}
+            paths = [plot_nll_by_task(named, compare)]
+        elif compare is not None:
+            paths = compare_plots(folders, compare)
+        for path in paths:
             click.echo(f"plot: {path}")
-
-
-def _compared(folders: Sequence[str], results: Sequence[Mapping[str, Any]], output: str) -> Sequence[pathlib.Path]:
-    """Pictures of all runs together."""
-    if not any(each.get("nll") for each in results):
-        return compare_plots(folders, output)
-    named = {pathlib.Path(folder).name: each for folder, each in zip(folders, results)}
-    return [plot_nll_by_task(named, output)]
 
 
 def write_plots(run_dir: PathLike) -> list[pathlib.Path]:
@@ -143,13 +138,16 @@ def compare_plots(folders: Sequence[PathLike], output: PathLike) -> list[pathlib
     """
     if not folders:
         raise InputError("compare_plots needs at least one run directory, got none")
-    found = [load_results(folder) for folder in folders]
-    results = dict(zip(_labels(folders, found), found))
-    references = {label: one for label, one in results.items() if _is_pooled(one)}
+    loaded = [load_results(folder) for folder in folders]
+    results = dict(zip(_labels(folders, loaded), loaded))
+    # Those that learned as one task what they are scored on as several.
+    references = {
+        label: one for label, one in results.items() if len(final_accuracies(one)) > (one.get("num_tasks") or 1)
+    }
     if len(references) == len(results):
         references = {}
     shown = {label: one for label, one in results.items() if label not in references}
-    names, output = task_names(found), pathlib.Path(output)
+    names, output = task_names(loaded), pathlib.Path(output)
     paths = [
         plot_accuracy_bars(list(shown.values()), list(shown), output / BY_TASK, names=names, references=references)
     ]
@@ -168,11 +166,6 @@ def _labels(folders: Sequence[PathLike], results: Sequence[Mapping[str, Any]]) -
     ]
     # Folders of one name in different places, or one folder twice.
     return [label if labels.count(label) == 1 else f"{label} {number}" for number, label in enumerate(labels, start=1)]
-
-
-def _is_pooled(results: Mapping[str, Any]) -> bool:
-    """Whether a run learned as one task what it is scored on as several."""
-    return len(final_accuracies(results)) > (results.get("num_tasks") or 1)
 
 
 def task_names(results: Sequence[Mapping[str, Any]]) -> Optional[list[str]]:

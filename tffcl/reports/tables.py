@@ -52,10 +52,14 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
         "sent down": [_bytes(run.get("bytes_down")) for run in results],
         "seconds": [_seconds(run.get("seconds")) for run in results],
     }
+    return _render_columns(columns, ("method", "dataset"), markdown)
+
+
+def _render_columns(columns: Mapping[str, Sequence[str]], text: Sequence[str], markdown: bool) -> str:
+    """Lays out the columns that have data; those named in `text` come first, and stand to the left."""
     kept = {name: cells for name, cells in columns.items() if any(cell != NO_DATA for cell in cells)}
-    rows = [list(row) for row in zip(*kept.values())]
-    num_text_columns = sum(name in kept for name in ("method", "dataset"))
-    return render(list(kept), rows, markdown=markdown, num_text_columns=num_text_columns)
+    num_text_columns = sum(name in kept for name in text)
+    return render(list(kept), list(zip(*kept.values())), markdown=markdown, num_text_columns=num_text_columns)
 
 
 def accuracy_matrix_table(results: Mapping[str, Any], *, client: int | None = None, markdown: bool = False) -> str:
@@ -75,10 +79,7 @@ def accuracy_matrix_table(results: Mapping[str, Any], *, client: int | None = No
     chosen = tensor if client is None else tensor[client : client + 1]
     num_tasks = tensor.shape[1]
     cell = _percent if key == "accuracy" else _number
-    rows = [
-        [f"after task {t + 1}"] + [cell(metrics.mean_of_known(chosen[:, t, i])) for i in range(num_tasks)]
-        for t in range(num_tasks)
-    ]
+    rows = [[f"after task {t + 1}", *map(cell, row)] for t, row in enumerate(metrics.accuracy_by_task(chosen).tolist())]
     header = ["accuracy %" if key == "accuracy" else "NLL nats", *(f"task {i + 1}" for i in range(num_tasks))]
     return render(header, rows, markdown=markdown)
 
@@ -161,8 +162,7 @@ def leak_table(rows: Sequence[Mapping[str, Any]], *, markdown: bool = False) -> 
         "mean rank": [_leak_cell(row, "mean_rank", "{:.1f}") for row in rows],
         "R2": [_leak_cell(row, "r2", "{:.2f}") for row in rows],
     }
-    kept = {name: cells for name, cells in columns.items() if any(cell != NO_DATA for cell in cells)}
-    return render(list(kept), [list(cells) for cells in zip(*kept.values())], markdown=markdown)
+    return _render_columns(columns, ("sharing",), markdown)
 
 
 def _leak_cell(row: Mapping[str, Any], name: str, form: str, scale: int = 1) -> str:

@@ -1,22 +1,269 @@
-"""The in-process runtime: TFF computations as TensorFlow functions of this process, on any device that it sees."""
+"""The in-process runtime: TFF computations as TensorFlow functions of this process, on any device that it sees.
+
+A computation that TFF has compiled is a list of calls: of TensorFlow graphs, and of a dozen intrinsics that say where
+and how often. Its plan is a Python closure, made once: a graph is a `GraphFunction`, and an intrinsic a small Python
+function. Clients run in threads, results stand in the order of the clients, and aggregates are formed in that order.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
 import functools
+import hashlib
 import logging
 import os
 import threading
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context as eager_context
 from tensorflow_federated.python.core.impl.types import type_conversions
 
 from tffcl import errors
 from tffcl.runtime import values
-from tffcl.runtime.plans import ClientThreads, Plan, Planner, Scope
-from tffcl.runtime.runtime import Runtime, check_default_num_clients, compile_to_native, operation_error
+from tffcl.runtime.graphs import GraphFunction
+from tffcl.runtime.runtime import Runtime, compile_to_native, operation_error
+from tffcl.runtime.values import Clients, Everyone
+
+# From what the intrinsics of a call share (here a `Scope`), and the values of references, to a value.
+Plan = Callable[[Any, Mapping[str, Any]], Any]
+
+# TensorFlow keeps the canceller in use in a variable of the whole process, not of a thread. So it is set around all
+# clients together, by one runtime at a time: a client that set it for itself would take it from the others.
+_cohort_lock = threading.Lock()
+
+
+class ClientThreads:
+    """A pool of threads whose TensorFlow operations run on one device (None: TensorFlow's own choice)."""
+
+    def __init__(self, device: Optional[str], at_once: int) -> None:
+        self.device, self.at_once = device, at_once
+        self._pool = concurrent.futures.ThreadPoolExecutor(at_once, "tffcl-client")
+
+    def run_each(self, function: Callable[[Any], Any], members: list) -> list:
+        """The function's results, in the order of the clients' values.
+
+        The first error, Ctrl-C included, stops the operations that still run and is raised. Therefore a single
+        client has a thread of its own, too: Python hears of no signal while the main thread is in TensorFlow.
+        """
+
+        def run(member: Any) -> Any:
+            with tf.device(self.device):
+                return function(member)
+
+        canceller = cancellation.CancellationManager()
+        with _cohort_lock, cancellation.CancellationManagerContext(canceller):
+            futures = [self._pool.submit(run, member) for member in members]
+            try:
+                concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+            finally:  # also of Ctrl-C
+                if not all(future.done() and future.exception() is None for future in futures):
+                    for future in futures:
+                        future.cancel()
+                    canceller.start_cancel()
+                    concurrent.futures.wait(futures)
+        raised = [error for error in (future.exception() for future in futures if not future.cancelled()) if error]
+        if raised:  # a client's own error before those of the clients that it stopped
+            raise next((error for error in raised if not isinstance(error, tf.errors.CancelledError)), raised[0])
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._pool.shutdown()
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A functional value: `call` takes the argument, if any; `computes` is False if it only rearranges structures."""
+
+    call: Callable[..., Any]
+    type_signature: tff.FunctionType
+    computes: bool = True
+
+
+class Planner:
+    """Makes plans of building blocks, each by the method that is named after its class."""
+
+    runtime = "the in-process runtime"  # for errors
+
+    def __init__(self) -> None:
+        # Those that are imported already, by their bytes, for as long as a plan holds them.
+        self.graphs: weakref.WeakValueDictionary[str, GraphFunction] = weakref.WeakValueDictionary()
+
+    def plan(self, block: Any) -> Plan:
+        """The plan of a compiled `tff.framework.ComputationBuildingBlock`; a RunError where it cannot be run here."""
+        make = getattr(self, f"_{type(block).__name__}", None)
+        if make is None:
+            raise errors.RunError(f"{self.runtime} cannot run a {type(block).__name__}")
+        return make(block)
+
+    def _Block(self, block: Any) -> Plan:
+        steps = [(name, self.plan(value)) for name, value in block.locals]
+        result = self.plan(block.result)
+
+        def run(scope: Any, names: Mapping[str, Any]) -> Any:
+            inner = dict(names)
+            for name, step in steps:
+                inner[name] = step(scope, inner)
+            return result(scope, inner)
+
+        return run
+
+    def _Call(self, block: Any) -> Plan:
+        function = self.plan(block.function)
+        if block.argument is None:
+            return lambda scope, names: function(scope, names).call()
+        argument = self.plan(block.argument)
+        return lambda scope, names: function(scope, names).call(argument(scope, names))
+
+    def _CompiledComputation(self, block: Any) -> Plan:
+        language = block.proto.WhichOneof("computation")
+        if language != "tensorflow":
+            raise errors.RunError(f"{self.runtime} runs TensorFlow computations, not {language} ones")
+        proto = block.proto.tensorflow
+        key = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+        graph = self.graphs.get(key)
+        if graph is None:
+            graph = self.graphs[key] = GraphFunction(proto, key[:16])
+        function = Function(graph, block.type_signature)
+        return lambda scope, names: function
+
+    def _Intrinsic(self, block: Any) -> Plan:
+        uri, type_spec = block.uri, block.type_signature
+        if uri in UNPLACED_INTRINSICS:
+            function = Function(UNPLACED_INTRINSICS[uri], type_spec)
+            return lambda scope, names: function
+        if uri not in _INTRINSICS:
+            raise errors.RunError(f"{self.runtime} has no {uri}")
+        return lambda scope, names: Function(functools.partial(_INTRINSICS[uri], scope), type_spec)
+
+    def _Lambda(self, block: Any) -> Plan:
+        result, name, type_spec = self.plan(block.result), block.parameter_name, block.type_signature
+        computes = _computes(block)
+
+        def run(scope: Any, names: Mapping[str, Any]) -> Function:
+            def call(*argument: Any) -> Any:
+                return result(scope, names if name is None else {**names, name: argument[0]})
+
+            return Function(call, type_spec, computes)
+
+        return run
+
+    def _Literal(self, block: Any) -> Plan:
+        value = tf.constant(block.value, tf.dtypes.as_dtype(block.type_signature.dtype))
+        return lambda scope, names: value
+
+    def _Reference(self, block: Any) -> Plan:
+        return lambda scope, names: names[block.name]
+
+    def _Selection(self, block: Any) -> Plan:
+        source, index = self.plan(block.source), block.as_index()
+        return lambda scope, names: source(scope, names)[index]
+
+    def _Struct(self, block: Any) -> Plan:
+        elements = [self.plan(element) for element in block]
+        return lambda scope, names: tuple(element(scope, names) for element in elements)
+
+
+def _computes(block: Any) -> bool:
+    """Whether a block does more than to take structures apart and put them together."""
+    if isinstance(block, tff.framework.Lambda):
+        return _computes(block.result)
+    if isinstance(block, tff.framework.Selection):
+        return _computes(block.source)
+    if isinstance(block, tff.framework.Struct):
+        return any(map(_computes, block))
+    return not isinstance(block, (tff.framework.Reference, tff.framework.Literal))
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """What the intrinsics of one call share: how clients run, and how many there are."""
+
+    threads: ClientThreads
+    num_clients: int
+
+    def members(self, placed: Any) -> list:
+        """The value of each client."""
+        return [placed.member] * self.num_clients if isinstance(placed, Everyone) else placed.members
+
+
+def _aggregate(scope: Scope, argument: tuple) -> Any:
+    """In the order of the clients; merging is for hierarchies, and there is none here."""
+    placed, total, accumulate, _, report = argument
+    for member in scope.members(placed):
+        total = accumulate.call((total, member))
+    return report.call(total)
+
+
+def _eval_at_clients(scope: Scope, function: Function) -> Clients:
+    return Clients(scope.threads.run_each(lambda _: function.call(), [None] * scope.num_clients))
+
+
+def _map(scope: Scope, argument: tuple) -> Clients:
+    function, placed = argument
+    members = scope.members(placed)
+    if not function.computes:
+        return Clients([function.call(member) for member in members])
+    return Clients(scope.threads.run_each(function.call, members))
+
+
+def _select(scope: Scope, argument: tuple) -> Clients:
+    """Every key is looked up once, however many clients ask for it."""
+    keys, _, server_value, function = argument
+    wanted = [member.numpy().tolist() for member in scope.members(keys)]
+    distinct = sorted({key for own in wanted for key in own})
+    selected = {key: function.call((server_value, tf.constant(key, tf.int32))) for key in distinct}
+    element = function.type_signature.result
+    return Clients([values.sequence_from([selected[key] for key in own], element) for own in wanted])
+
+
+def _sequence_map(scope: Scope, argument: tuple) -> Any:
+    function, sequence = argument
+    type_spec = function.type_signature
+    mapped = [function.call(element) for element in values.elements_of(sequence, type_spec.parameter)]
+    return values.sequence_from(mapped, type_spec.result)
+
+
+def _sequence_reduce(scope: Scope, argument: tuple) -> Any:
+    sequence, total, function = argument
+    for element in values.elements_of(sequence, function.type_signature.parameter[1]):
+        total = function.call((total, element))
+    return total
+
+
+def _zip_at_clients(scope: Scope, argument: Any) -> Any:
+    if values.is_all_equal(argument):
+        return Everyone(values.of_client(argument, 0))
+    return Clients([values.of_client(argument, index) for index in range(scope.num_clients)])
+
+
+# Those that no client computes: values at the server are plain values, and a structure of them is one too.
+UNPLACED_INTRINSICS: dict[str, Callable[[Any], Any]] = {
+    "federated_apply": lambda argument: argument[0].call(argument[1]),
+    "federated_broadcast": Everyone,
+    "federated_eval_at_server": lambda function: function.call(),
+    "federated_map_all_equal": lambda argument: Everyone(argument[0].call(argument[1].member)),
+    "federated_value_at_clients": Everyone,
+    "federated_value_at_server": lambda value: value,
+    "federated_zip_at_server": lambda value: value,
+}
+
+_INTRINSICS: dict[str, Callable[..., Any]] = {
+    "federated_aggregate": _aggregate,
+    "federated_eval_at_clients": _eval_at_clients,
+    "federated_map": _map,
+    "federated_select": _select,
+    "federated_zip_at_clients": _zip_at_clients,
+    "sequence_map": _sequence_map,
+    "sequence_reduce": _sequence_reduce,
+}
+
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +309,8 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
         """
         if clients_at_once is None:
             clients_at_once = max(1, len(os.sched_getaffinity(0)) // _CORES_OF_A_CLIENT)
-        if clients_at_once < 1:
-            raise errors.InputError(f"clients_at_once: expected at least 1, or None; found {clients_at_once}")
-        self.default_num_clients = check_default_num_clients(default_num_clients)
+        errors.check_whole("clients_at_once", clients_at_once, 1)
+        self.default_num_clients = errors.check_whole("default_num_clients", default_num_clients, 0)
         self.device = None if device is None else _find_device(device)
         self._threads = ClientThreads(self.device, clients_at_once)
         self._closed = self._logged = False

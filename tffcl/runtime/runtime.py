@@ -71,13 +71,6 @@ class Runtime(abc.ABC):
             self.close()
 
 
-def check_default_num_clients(number: int) -> int:
-    """The number of clients where a computation's arguments have none; raises InputError if it is no such number."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise errors.InputError(f"default_num_clients: expected a number of clients, 0 or more; found {number!r}")
-    return number
-
-
 def compile_to_native(computation: Any) -> Any:
     """Compiles a `tff.framework.ConcreteComputation` for TFF's native runtime.
 

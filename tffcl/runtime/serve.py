@@ -22,9 +22,9 @@ import time
 from typing import Optional
 
 import click
+import psutil
 
 from tffcl import errors
-from tffcl.runtime import processes
 from tffcl.runtime import worker as worker_lib
 
 _CHECK_SECONDS = 10.0
@@ -50,12 +50,9 @@ def check(address: str) -> int:
 
 
 def serve(host: str, port: int, threads: Optional[int]) -> None:
-    """Runs a worker until SIGTERM or SIGINT.
+    """Runs a worker until SIGTERM or SIGINT, behind one address of this machine or all (0.0.0.0, ::).
 
-    Args:
-      host: Where to listen: one address of this machine, or 0.0.0.0 or :: for all.
-      port: Port to listen on; 0 for a free one.
-      threads: Threads of the worker; None leaves it to TensorFlow.
+    Port 0 is a free one; without `threads` their number is left to TensorFlow.
 
     Raises:
       RunError: The address is taken or none of this machine's; the worker cannot be contained; the worker has ended.
@@ -136,13 +133,14 @@ def _unshare(flags: int) -> None:
 
 def _log_work(worker: worker_lib.Worker, proxy: Proxy, ended: threading.Event) -> None:
     """Logs each time that the worker was busy; TFF's protocol knows no rounds, but pauses lie between them."""
-    logged = last = processes.cpu_seconds(worker.pid)
+    process = psutil.Process(worker.pid)
+    logged = last = _cpu_seconds(process)
     busy_since: Optional[float] = None
     busy_until = 0.0
     while not ended.wait(_SAMPLE_SECONDS):
-        now, cpu = time.monotonic(), processes.cpu_seconds(worker.pid)
-        if cpu is None or last is None or logged is None:
+        if worker.ended:
             raise errors.RunError(worker.describe())
+        now, cpu = time.monotonic(), _cpu_seconds(process)
         if cpu - last > _BUSY_SHARE * _SAMPLE_SECONDS or now - proxy.traffic.last < _SAMPLE_SECONDS:
             busy_since, busy_until = busy_since or now, now
         last = cpu
@@ -152,9 +150,14 @@ def _log_work(worker: worker_lib.Worker, proxy: Proxy, ended: threading.Event) -
                 _print(
                     f"{time.strftime('%H:%M:%S')} busy for {busy_until - busy_since:.1f} s: {cpu - logged:.1f} s of "
                     f"CPU, {traffic.received / 1e6:.1f} MB in, {traffic.sent / 1e6:.1f} MB out, "
-                    f"{processes.resident_bytes(worker.pid) / 1e6:.0f} MB in memory"
+                    f"{process.memory_info().rss / 1e6:.0f} MB in memory"
                 )
             logged, busy_since = cpu, None
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 @dataclasses.dataclass

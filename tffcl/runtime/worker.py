@@ -1,26 +1,35 @@
 """TFF worker processes: start and end one on this machine, and ask whether the one at an address answers.
 
+The kernel ends a worker together with this process: `PR_SET_PDEATHSIG` asks it to kill a child when its parent dies,
+SIGKILL and `os._exit` included. Two details make it reliable. A small Python launcher sets it and then becomes the
+child program, because code that runs between fork and exec is unsafe once TensorFlow has started threads. And the
+kernel's "parent" is the *thread* that started the child, so one thread, which lives as long as this process, starts
+them all.
+
 Nothing here imports TensorFlow Federated, whose import takes seconds.
 """
 
 from __future__ import annotations
 
 import atexit
+import concurrent.futures
 import contextlib
 import importlib.util
 import os
 import pathlib
+import queue
 import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
 from tffcl import errors
-from tffcl.runtime import processes
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 5.0
@@ -50,6 +59,55 @@ _GET_EXECUTOR = b"\x0a\x0b\x0a\x09\x0a\x07clients"
 _SERVICE = "/tensorflow_federated.v0.ExecutorGroup/"
 
 
+# argv: parent's pid, program, arguments. A parent that was gone before prctl would never be noticed.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class _Starter:
+    """A daemon thread that starts child processes until this process ends."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._requests: queue.SimpleQueue[tuple[list[str], dict, concurrent.futures.Future]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="tffcl-start-processes", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            command, options, started = self._requests.get()
+            try:
+                started.set_result(subprocess.Popen(command, **options))
+            except BaseException as error:  # handed to the caller, who waits for it
+                started.set_exception(error)
+
+    def start(self, command: list[str], options: dict[str, Any]) -> subprocess.Popen:
+        started: concurrent.futures.Future[subprocess.Popen] = concurrent.futures.Future()
+        self._requests.put((command, options, started))
+        return started.result()
+
+
+_starter: Optional[_Starter] = None
+_starter_lock = threading.Lock()
+
+
+def start_bound_process(args: Sequence[str], **popen_options: Any) -> subprocess.Popen:
+    """Starts a program, given by its path and arguments, that the kernel kills when this process ends.
+
+    Returns:
+      The running process; its pid is the program's own.
+    """
+    global _starter
+    with _starter_lock:
+        if _starter is None or _starter.pid != os.getpid():  # threads do not survive a fork
+            _starter = _Starter()
+    return _starter.start([sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *args], popen_options)
+
+
 def find_worker_binary() -> pathlib.Path:
     """The worker program in TFF's wheel, found without importing TFF.
 
@@ -68,14 +126,12 @@ def find_worker_binary() -> pathlib.Path:
 def worker_environment(num_threads: Optional[int] = None, repeatable: bool = True) -> dict[str, str]:
     """Environment of a worker: flat memory, quiet logs, repeatable sums; variables that the user has set win.
 
-    Args:
-      num_threads: Threads within one operation, and across operations; None leaves it to TensorFlow.
-      repeatable: Whether TensorFlow refuses operations that differ from run to run, such as random ones without a seed.
+    Threads are those within one operation, and across operations. With `repeatable` TensorFlow refuses operations that
+    differ from run to run, such as random ones without a seed.
     """
     environment = {**_ENVIRONMENT, "TF_DETERMINISTIC_OPS": str(int(repeatable)), **os.environ}
     if num_threads is not None:
-        if num_threads < 1:
-            raise errors.InputError(f"num_threads must be at least 1, or None for all cores; found {num_threads}")
+        errors.check_whole("num_threads", num_threads, 1)
         for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
             environment[name] = str(num_threads)
     return environment
@@ -98,7 +154,7 @@ class Worker:
         self._reserved = _reserve_port()
         self.port: int = self._reserved.getsockname()[1]
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
-        self._process = processes.start_bound_process(
+        self._process = start_bound_process(
             [str(binary), f"--port={self.port}"],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
@@ -112,7 +168,7 @@ class Worker:
         try:
             deadline = time.monotonic() + start_timeout
             while not self._accepts_connections():
-                if self._process.poll() is not None:
+                if self.ended:
                     raise errors.RunError(f"cannot start a run: {self.describe()}")
                 if time.monotonic() > deadline:
                     raise errors.RunError(
@@ -127,6 +183,11 @@ class Worker:
     def pid(self) -> int:
         """Process id of the worker."""
         return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
 
     @property
     def address(self) -> str:
@@ -152,7 +213,7 @@ class Worker:
         if os.getpid() != self._owner:  # a forked child has inherited this object, but not the worker
             return
         atexit.unregister(self.close)
-        if self._process.poll() is None:
+        if not self.ended:
             self._process.kill()  # it holds nothing that is worth an orderly end
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)

@@ -1,6 +1,6 @@
+from .domains import Enrollment as Enrollment
+from .domains import EnrollmentState as EnrollmentState
 from .domains import domain_sequence as domain_sequence
-from .enrollment import Enrollment as Enrollment
-from .enrollment import EnrollmentState as EnrollmentState
 from .splits import assigned_sequence as assigned_sequence
 from .splits import iid as iid
 from .splits import in_turn as in_turn

@@ -1,4 +1,4 @@
-"""Data of an experiment: what is taken where nothing is given, files that are wrong, word vectors, tokenisers."""
+"""Data of an experiment and their division: what is taken where nothing is given, wrong files, words, streams."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 import pathlib
 import pickle
+import types
 from unittest import mock
 
 import numpy as np
@@ -15,7 +16,7 @@ from image_files import idx, write_emnist, write_images
 
 from tffcl import Experiment, datasets
 from tffcl.errors import DatasetError
-from tffcl.experiment import completion, sources
+from tffcl.experiment import densities, loading
 from tffcl.flags import parse_run
 
 
@@ -29,7 +30,7 @@ def test_text_without_files_is_the_sample_with_its_schedule(tmp_path, monkeypatc
     logged(caplog, monkeypatch)
     monkeypatch.setattr(datasets, "load", mock.Mock(side_effect=DatasetError("no network")))
     experiment = Experiment("fedseit", data_dir=str(tmp_path))
-    assert sources.usual_data(experiment) == "sample"
+    assert loading.usual_data(experiment) == "sample"
     assert "data: trec6 not at hand: taking the small sample that ships; --data-dir" in caplog.text
     taken = experiment.replace(data="sample")
     assert (taken.num_rounds, taken.num_epochs, taken.learning_rate) == (3, 10, 1e-3)
@@ -41,7 +42,7 @@ def test_images_are_the_first_at_hand_of_those_of_the_paper(tmp_path, monkeypatc
 
     def taken(method):
         caplog.clear()
-        return sources.usual_data(Experiment(method, data_dir=str(tmp_path))), caplog.text
+        return loading.usual_data(Experiment(method, data_dir=str(tmp_path))), caplog.text
 
     name, said = taken("fil-ver")
     assert name == "digits"
@@ -119,23 +120,23 @@ def test_permutations_keep_the_first_domain_but_in_section_5_1(tmp_path):
     for method, kept in (("fil-ver", [True, False, False]), ("none", [False] * 3)):
         line = f"fil-ver --method {method} --data mnist --data-dir {tmp_path} --domains permutations --num-tasks 3"
         experiment = parse_run(line.split())
-        every = sources.domains_of(experiment, sources.load(experiment))
+        every = loading.domains_of(experiment, loading.load(experiment))
         assert [domain.transform is None for domain in every.domains] == kept
 
 
 def test_binarised_images_are_drawn_with_the_split_seed():
     fixed, drawn = (
-        sources.load(Experiment("confedmade", data="digits", binarise=how)) for how in ("threshold", "stochastic")
+        loading.load(Experiment("confedmade", data="digits", binarise=how)) for how in ("threshold", "stochastic")
     )
     again, other = (
-        sources.load(Experiment("confedmade", data="digits", binarise="stochastic", split_seed=seed))
+        loading.load(Experiment("confedmade", data="digits", binarise="stochastic", split_seed=seed))
         for seed in (42, 7)
     )
     assert fixed.train_x.shape == drawn.train_x.shape
     assert (drawn.train_x != fixed.train_x).any()
     np.testing.assert_array_equal(again.train_x, drawn.train_x)
     assert (other.train_x != drawn.train_x).any()
-    assert completion.image_shape(fixed) == (8, 8)
+    assert densities.image_shape(fixed) == (8, 8)
 
 
 # -- words ----------------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ def own_texts(folder: pathlib.Path) -> str:
 def test_own_texts_keep_their_letters(tmp_path, caplog, monkeypatch, flags, words, recorded):
     logged(caplog, monkeypatch)
     experiment = parse_run(["fedseit", "--data", own_texts(tmp_path), "--embeddings", "own", *flags])
-    encoded = sources.encoded(experiment, sources.load(experiment))
+    encoded = loading.encoded(experiment, loading.load(experiment))
     assert set(encoded.words[2:]) == words
     assert ("--tokeniser unicode" in caplog.text) == ("ascii" in flags)
     assert ("have more than 2 words and are cut" in caplog.text) == ("--max-words" in flags)
@@ -171,13 +172,13 @@ def test_word_vectors_where_none_are_given(monkeypatch, tmp_path):
     monkeypatch.delenv("TFFCL_DATA_DIR", raising=False)
     for available, name in ((True, "glove-50"), (False, "own")):
         monkeypatch.setattr("tffcl.datasets.word_vectors.glove_available", lambda available=available: available)
-        assert sources._usual_vectors(str(tmp_path)) == name
+        assert loading._usual_vectors(str(tmp_path)) == name
     (tmp_path / "glove").mkdir()
     path = tmp_path / "glove" / "some.bin"
     path.write_bytes(b"")
-    assert sources._usual_vectors(str(tmp_path)) == str(path)
+    assert loading._usual_vectors(str(tmp_path)) == str(path)
     monkeypatch.setenv("TFFCL_DATA_DIR", str(tmp_path))
-    assert sources._usual_vectors(None) == str(path)
+    assert loading._usual_vectors(None) == str(path)
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -204,3 +205,78 @@ def test_a_run_that_is_there_is_said_before_word_vectors_and_pre_training(run, t
     (tmp_path / "config.json").write_text("{}")
     data = {"fedseit": "sample"}.get(method, "digits")
     wrong(run("run", method, "--data", data, "--output-dir", tmp_path), str(tmp_path), "holds a run already")
+
+
+@pytest.mark.parametrize(
+    ("table", "parts"),
+    [
+        ("**\n*o\n*o\n", ["3 x 2", "2 x 2"]),
+        ("***\n*oo\n", ["2 x 3", "2 x 2"]),
+        ("**\n*\n", ["rows of lengths [2, 1]"]),
+        ("", ["rows of lengths []"]),
+        ("*,*\n*,?\n", ["client 1, task 1", "'?'", "o (no longer)"]),
+        ("active\tno longer\nnot yet\tno longer\n", ["client 1, task 1", "'no longer' cannot stand after 'not yet'"]),
+        ("*;x\n*;*\n", ["client 0, task 1", "'not yet' cannot stand after 'active'"]),
+    ],
+)
+def test_wrong_enrolment_tables_are_one_line(run, tmp_path, table, parts):
+    (tmp_path / "who.csv").write_text(table)
+    line = "fil-ver --data digits --num-clients 2 --num-tasks 2 --enrollment who.csv"
+    wrong(run("run", *line.split(), cwd=tmp_path), "who.csv", *parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("sometimes", ["--enrollment: sometimes", "scattered", "no such file"]), (".", ["a folder"])]
+)
+def test_enrolment_that_is_no_scenario_and_no_table(run, tmp_path, name, parts):
+    wrong(run("run", "fil-ver", "--data", "digits", "--enrollment", name, cwd=tmp_path), *parts)
+
+
+@pytest.mark.parametrize("text", ["*o\nx*\n", "*,o\r\nx , *\r\n\r\n", "\ufeffactive\tno longer\nnot yet\tactive"])
+def test_ways_to_write_an_enrolment(tmp_path, text):
+    (tmp_path / "who.tsv").write_bytes(text.encode())
+    experiment = Experiment("fil-ver", data="digits", num_clients=2, num_tasks=2, enrollment=str(tmp_path / "who.tsv"))
+    assert loading.enrollment_of(experiment).table() == ("*o", "x*")
+
+
+def test_fewer_test_documents_on_demand():
+    labels = np.repeat(np.arange(4), 40)
+    encoded = types.SimpleNamespace(train_labels=labels, test_labels=labels, label_names=("a", "b", "c", "d"))
+    sizes = {}
+    for more in ({}, {"max_test_documents": 7}):
+        experiment = Experiment("fedseit", labels_per_task=2, **more)
+        stream = loading.stream_of(experiment, encoded, 3, loading.enrollment_of(experiment))
+        sizes[experiment.config().get("max_test_documents")] = {len(t.test) for own in stream.tasks for t in own}
+    assert sizes == {None: {80}, 7: {7}}
+
+
+def test_assigned_tasks_are_those_of_the_table():
+    plan = parse_run("confedmade --data digits --assign 0+1,2 --assign 2,0+3".split()).plan()  # noqa: SIM905
+    assert plan.task_names == [["0+1", "2"], ["2", "0+3"]]
+    alone = parse_run("cl-finetune --data digits --assign 0+1,2 --assign 2,0+3".split()).plan()  # noqa: SIM905
+    assert alone.task_names == [["0+1", "2"]]
+
+
+def test_emnist_is_four_tasks_of_ten_classes_each_upright(tmp_path):
+    write_emnist(tmp_path / "gzip")
+    experiment = Experiment("fil-ver", data_dir=str(tmp_path), num_clients=2, examples_per_task=20)
+    plan = experiment.plan()
+    assert (plan.experiment.data, plan.domains, plan.num_tasks) == ("emnist-balanced", "classes", 4)
+    assert (plan.dataset.image_size, plan.dataset.num_labels) == ((8, 6), 10)
+    for task in range(4):
+        for client in range(2):
+            one = plan.data.task(client, task)
+            assert np.bincount(one.train["label"]).tolist() == [2] * 10
+            assert np.bincount(one.test["label"]).tolist() == [1] * 10
+            for examples in (one.train, one.test):
+                shown = (examples["x"][:, 0] // 255) @ (1 << np.arange(6))
+                np.testing.assert_array_equal(shown, examples["label"] + 10 * task)
+                assert not examples["x"][:, 1:].any()
+
+
+def test_more_tasks_than_emnist_has_domains_and_files_that_lack_a_part(run, tmp_path):
+    write_emnist(tmp_path / "gzip")
+    args = ("run", "fil-ver", "--data-dir", tmp_path, "--data", "emnist-balanced")
+    wrong(run(*args, "--num-tasks", "5"), "--num-tasks: 5", "emnist-balanced has 4 domains")
+    (tmp_path / "gzip" / "emnist-balanced-test-labels-idx1-ubyte.gz").unlink()
+    wrong(run(*args), "emnist-balanced-test-labels-idx1-ubyte", "not found together", "nist.gov")

@@ -186,5 +186,5 @@ def test_a_worker_that_hangs_is_noticed_within_the_time_for_a_call(pair, choice,
 
 
 def test_a_choice_that_is_none(pair):
-    with pytest.raises(errors.InputError, match="on_lost_worker: expected retry or leave-out, found 'drop'"):
+    with pytest.raises(errors.InputError, match="on_lost_worker: expected one of retry, leave-out, found 'drop'"):
         runtime.remote([pair[0].address], on_lost_worker="drop")

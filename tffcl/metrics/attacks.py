@@ -1,11 +1,11 @@
-"""What a client's message costs in bytes, and what an attacker learns from it.
+"""What an attacker learns from a client's message: two attacks, by one who knows the encoder.
 
-Two attacks, by an attacker who knows the encoder. Linking (`link_by_likelihood`, `link_by_distance`): FIL-VER (Park,
-Kumatani, Dimitriadis: Tackling Dynamics in Federated Incremental Learning with Variational Embedding Rehearsal, 2021,
-section 3.1) calls a sampled embedding z = mu + sigma e private because it does not determine its example. The attacker
-does not invert the encoder: it encodes a set of candidates, the true source among them, and says which makes the
-message most likely. Where everything is linked, nothing is hidden; chance is 1 / number of candidates. Reconstruction
-(`reconstruction_r2`): the attacker has examples of its own, and learns to predict pixels from embedding and label.
+Linking (`link_by_likelihood`, `link_by_distance`): FIL-VER (Park, Kumatani, Dimitriadis: Tackling Dynamics in Federated
+Incremental Learning with Variational Embedding Rehearsal, 2021, section 3.1) calls a sampled embedding z = mu + sigma e
+private because it does not determine its example. The attacker does not invert the encoder: it encodes a set of
+candidates, the true source among them, and says which makes the message most likely. Where everything is linked,
+nothing is hidden; chance is 1 / number of candidates. Reconstruction (`reconstruction_r2`): the attacker has examples
+of its own, and learns to predict pixels from embedding and label.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tffcl.errors import InputError, check_whole
-
-BYTES_PER_VALUE = 4
-BYTES_PER_INDEX = 4
+from tffcl.errors import InputError
 
 CHUNK = 2**22  # scores of candidates at a time: 32 MiB
 
@@ -31,34 +28,6 @@ MOST_EPOCHS, PATIENCE, BATCH = 40, 3, 100
 HELD_OUT = 0.2
 FEWEST_EXAMPLES = 10
 ROUNDING = 1e-9
-
-
-def dense_bytes(num_values: int) -> int:
-    """Bytes of `num_values` float32 values sent one after the other.
-
-    Raises:
-      InputError: not a whole number, 0 or more.
-    """
-    return BYTES_PER_VALUE * check_whole("num_values", num_values, 0)
-
-
-def sparse_bytes(num_nonzero: int, size: int) -> int:
-    """Bytes of a float32 array of `size` entries of which only `num_nonzero` are sent.
-
-    The values, and their positions: a bitmap of one bit per entry, or a 4-byte index per value, whichever is smaller.
-    Nothing to send costs nothing.
-
-    >>> sparse_bytes(10, 10_000), sparse_bytes(5_000, 10_000)
-    (80, 21250)
-
-    Raises:
-      InputError: not whole numbers, 0 or more, or more non-zero entries than entries.
-    """
-    num_nonzero, size = check_whole("num_nonzero", num_nonzero, 0), check_whole("size", size, 0)
-    if num_nonzero > size:
-        raise InputError(f"num_nonzero={num_nonzero} is more than size={size}; it must be at most the size")
-    bitmap = (size + 7) // 8
-    return BYTES_PER_VALUE * num_nonzero + min(bitmap, BYTES_PER_INDEX * num_nonzero)
 
 
 @dataclasses.dataclass(frozen=True)
