@@ -4,10 +4,13 @@
     uv run benchmarks/made.py --dataset connect4 --agnostic connectivity --data-dir ../shared/data
     uv run benchmarks/made.py --dataset mnist --hidden 400 --num-masks 1 --learning-rate 1e-3 --data-dir ../shared/data
     uv run benchmarks/made.py --dataset mnist --hidden 400 --num-masks 1 --against-eager 600 --data-dir ../shared/data
+    uv run benchmarks/made.py --dataset rcv1 --rows 2000 --held-out 400 --choose weight_decay num_masks
 
-Trained on `train` but for a tenth of its rows, which decide on the learning rate, on which weights are kept, and on
-when to stop; what is scored is the whole of `valid` (of the test images for image sets), once, at the end. The
-Jacobian of every pattern that is averaged is checked before anything is scored.
+Trained on `train` but for a tenth of its rows, or --held-out, which decide on the learning rate, on which weights are
+kept, and on when to stop; what is scored is the whole of `valid` (of the test images for image sets), once, at the end.
+Of a set that has one file alone --rows are for training and the rest is scored. --choose tries values of options one
+after the other, decides by the held-out rows, and scores the first values and the chosen ones. The Jacobian of every
+pattern that is averaged is checked before anything is scored.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from tffcl.runtime import quiet_logs
 
@@ -29,10 +32,17 @@ import tensorflow as tf  # noqa: E402
 
 from tffcl import datasets, errors  # noqa: E402
 from tffcl.client_works import FusedAdam  # noqa: E402
+from tffcl.client_works.optimizers import decay_weights  # noqa: E402
 from tffcl.models import MADE, MADEConfig, MADENetwork  # noqa: E402
 from tffcl.models.made import largest_leak_of_patterns  # noqa: E402
 
 IMAGES = ("digits", "mnist", "fashion-mnist")
+# What --choose tries; the first are those of a plain MADE.
+GRID: dict[str, tuple[Any, ...]] = {
+    "weight_decay": (0.0, 0.1, 0.3, 1.0, 3.0, 10.0),
+    "num_masks": (1, 4, 8, 16),
+    "hidden": ([500], [100], [200]),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +51,7 @@ class Schedule:
 
     batch_size: int
     learning_rate: float
+    weight_decay: float
     patience: int
     decays: int
     max_epochs: int
@@ -83,6 +94,7 @@ class Trainer:
         order = tf.random.experimental.stateless_shuffle(tf.range(len(self._rows)), key)
         size = self._schedule.batch_size
         connected = self._connectivity()
+        decayed = [(self.variables[0], self._network.kernels.of_kernels())] if self._schedule.weight_decay else []
 
         def one_step(step: tf.Tensor, state: tuple) -> tuple:
             batch = tf.gather(self._rows, order[step * size : (step + 1) * size])
@@ -91,6 +103,7 @@ class Trainer:
             with tf.GradientTape() as tape:
                 loss = self._loss(batch, connected(pattern))
             gradients = tape.gradient(loss, self.variables)
+            decay_weights(decayed, learning_rate * self._schedule.weight_decay)
             return step + 1, self._adam.step(self._slots, state, self.variables, gradients, learning_rate)
 
         return tf.while_loop(lambda step, _: step < self._steps, one_step, (tf.constant(0), state))[1]
@@ -216,13 +229,21 @@ def check_blind(made: MADE) -> None:
         raise SystemExit(f"no density: an output depends on what it must not see (slope {found})")
 
 
-def load(name: str, data_dir: str | None) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to train on and rows to score."""
-    if name not in IMAGES:
-        found = datasets.load_binary(name, data_dir)
-        return found.split("train"), found.split("valid")
-    vectors = datasets.vectors_of_images(datasets.load_images(name, data_dir))
-    return vectors.train_x, vectors.test_x
+def load(name: str, data_dir: str | None, most: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to train on, at most so many, and rows to score."""
+    if name in IMAGES:
+        vectors = datasets.vectors_of_images(datasets.load_images(name, data_dir))
+        rows, scored = vectors.train_x, vectors.test_x
+    else:
+        splits = list(datasets.load_binary(name, data_dir).splits.values())
+        rows, scored = splits[0], splits[1] if len(splits) > 1 else None
+    if most is None and scored is None:
+        raise SystemExit(f"{name}: has one file alone; give --rows, how many of its {len(rows)} rows are for training")
+    if most is not None:
+        rows = np.random.default_rng(42).permutation(rows)
+        rows, rest = np.split(rows, [most])
+        scored = rest if scored is None else scored
+    return rows, scored
 
 
 def parse() -> argparse.Namespace:
@@ -232,11 +253,15 @@ def parse() -> argparse.Namespace:
     add("--dataset", default="adult", help=f"adult, connect4, nltcs, ... or one of {', '.join(IMAGES)}")
     add("--data-dir", help="default: TFFCL_DATA_DIR")
     add("--hidden", type=int, nargs="*", default=[500], help="units of each hidden layer (default 500)")
+    add("--rows", type=int, help="most rows to train on, held-out ones included")
+    add("--held-out", type=int, help="how many of them are held out (default a tenth)")
+    add("--choose", nargs="+", choices=GRID, default=[], help="options that the held-out rows decide on, in turn")
     add("--num-masks", type=int, default=8, help="patterns trained with and averaged over (default 8)")
     add("--agnostic", choices=["order", "connectivity", "both"], default="order", help="what patterns differ in")
     add("--no-direct", action="store_true", help="no direct connection")
     add("--activation", default="relu")
     add("--learning-rate", type=float, default=3e-3)
+    add("--weight-decay", type=float, default=0.0, help="of kernels, decoupled; times the learning rate (default 0)")
     add("--batch-size", type=int, default=100)
     add("--patience", type=int, default=6, help="epochs without a better held-out NLL (default 6)")
     add("--decays", type=int, default=3, help="divisions of the learning rate by 3 (default 3)")
@@ -247,37 +272,74 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def network_of(size: int, flags: argparse.Namespace) -> MADENetwork:
+    """The network that flags ask for."""
+    agnostic = flags.agnostic if flags.num_masks > 1 else None
+    config = MADEConfig(
+        size,
+        tuple(flags.hidden),
+        not flags.no_direct,
+        order_agnostic=agnostic in ("order", "both"),
+        connectivity_agnostic=agnostic in ("connectivity", "both"),
+        num_masks=flags.num_masks,
+        activation=flags.activation,
+    )
+    return MADENetwork(config)
+
+
+def trained(flags: argparse.Namespace, rows: np.ndarray, held_out: np.ndarray) -> Outcome:
+    """Trains by flags and prints a line."""
+    schedule = Schedule(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(Schedule)})
+    outcome = train(network_of(rows.shape[1], flags), rows, held_out, schedule)
+    agnostic = f", {flags.agnostic}" if flags.num_masks > 1 else ""
+    print(
+        f"{flags.dataset} {rows.shape[1]} inputs, {len(rows)} rows, {flags.hidden} hidden, {flags.num_masks} masks"
+        f"{agnostic}, weight decay {flags.weight_decay:g}: held out {outcome.held_out:.3f} nats on {len(held_out)} rows"
+        f"; {outcome.epochs} epochs of {outcome.seconds:.3f} CPU s",
+        flush=True,
+    )
+    return outcome
+
+
+def choose(flags: argparse.Namespace, rows: np.ndarray, held_out: np.ndarray) -> Mapping[str, Outcome]:
+    """Decides on the options of --choose one after the other; the first outcome and the best, and a table of all."""
+    tried: dict[tuple[Any, ...], Outcome] = {}
+
+    def outcome_of(**changed: Any) -> Outcome:
+        values = {**vars(flags), **changed}
+        key = tuple(str(values[name]) for name in GRID)
+        if key not in tried:
+            tried[key] = trained(argparse.Namespace(**values), rows, held_out)
+        return tried[key]
+
+    for name in flags.choose:
+        setattr(flags, name, GRID[name][0])
+    first = outcome_of()
+    for name in flags.choose:
+        best = min(GRID[name], key=lambda value, name=name: outcome_of(**{name: value}).held_out)
+        setattr(flags, name, best)
+    return {"first": first, ", ".join(f"{name} {getattr(flags, name)}" for name in flags.choose): outcome_of()}
+
+
 def main() -> None:
     """Trains, checks, scores."""
     flags = parse()
     try:
-        rows, scored = load(flags.dataset, flags.data_dir)
-        agnostic = flags.agnostic if flags.num_masks > 1 else None
-        config = MADEConfig(
-            rows.shape[1],
-            tuple(flags.hidden),
-            not flags.no_direct,
-            order_agnostic=agnostic in ("order", "both"),
-            connectivity_agnostic=agnostic in ("connectivity", "both"),
-            num_masks=flags.num_masks,
-            activation=flags.activation,
-        )
+        rows, scored = load(flags.dataset, flags.data_dir, flags.rows)
+        network_of(rows.shape[1], flags)
     except errors.InputError as error:
         raise SystemExit(str(error)) from None
-    fields = [field.name for field in dataclasses.fields(Schedule)]
-    schedule = Schedule(**{name: getattr(flags, name) for name in fields})
     shuffled = np.random.default_rng(flags.seed).permutation(rows)
-    held_out, rows = np.split(shuffled, [len(shuffled) // 10])
+    held_out, rows = np.split(shuffled, [flags.held_out or len(shuffled) // 10])
     if flags.against_eager:
-        print(against_eager(MADENetwork(config), rows[: flags.against_eager], schedule), flush=True)
+        schedule = Schedule(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(Schedule)})
+        print(against_eager(network_of(rows.shape[1], flags), rows[: flags.against_eager], schedule), flush=True)
         return
-    outcome = train(MADENetwork(config), rows, held_out, schedule)
-    check_blind(outcome.made)
-    line = f"{flags.dataset} {config.input_size} inputs, {flags.hidden} hidden, {flags.num_masks} masks ({agnostic})"
-    line += f": held out {outcome.held_out:.3f} nats"
-    if not flags.held_out_only:
-        line += f", scored {scorer(outcome.made)(scored):.3f} nats on {len(scored)} rows"
-    print(f"{line}; {outcome.epochs} epochs of {outcome.seconds:.3f} CPU s", flush=True)
+    outcomes = choose(flags, rows, held_out) if flags.choose else {"": trained(flags, rows, held_out)}
+    for name, outcome in outcomes.items():
+        check_blind(outcome.made)
+        if not flags.held_out_only:
+            print(f"{name or flags.dataset}: {scorer(outcome.made)(scored):.3f} nats on {len(scored)} rows", flush=True)
 
 
 if __name__ == "__main__":

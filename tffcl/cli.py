@@ -13,7 +13,7 @@ from tffcl.experiment import loading
 from tffcl.experiment.groups import SCENARIOS
 from tffcl.flags import RunGroup, exit_with
 from tffcl.models.registry import NETWORKS
-from tffcl.papers import FIL_VER_TABLES
+from tffcl.papers import CONFEDMADE_TABLES, FIL_VER_TABLES
 from tffcl.transfers.options import TRANSFERS
 
 
@@ -131,8 +131,9 @@ def reproduce_fedseit(
 
 @reproduce.command("confedmade")
 @click.option(
-    "--table", "number", type=click.IntRange(1, 4), default=3, show_default=True,
-    help="1: masks over clients; 2: choices of MADE; 3: all methods; 4: cut-off of the gates.",
+    "--table", "name", type=click.Choice(CONFEDMADE_TABLES), default="3", show_default=True,
+    help="1: masks over clients; 2: choices of MADE; 3: all methods; 4: cut-off of the gates; weights: what those of "
+    "EWC, FedProx and FedCurv are chosen by.",
 )  # fmt: skip
 @click.option("--num-clients", "passed_num_clients", help="As for `tffcl run`; not where a row assigns its tasks.")
 @_ROWS
@@ -143,13 +144,13 @@ def reproduce_fedseit(
 @_WRITE
 @_FLAGS
 def reproduce_confedmade(
-    number: int, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, page: Optional[str],
+    name: str, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, page: Optional[str],
     flags: tuple[str, ...], **passed: Any,
 ) -> None:  # fmt: skip
     """A table of the ConFedMADE paper."""
     from tffcl.papers import confedmade, tables
 
-    table, root = confedmade.table(number), pathlib.Path(output_dir) / f"table{number}"
+    table, root = confedmade.table(name), pathlib.Path(output_dir) / (f"table{name}" if name.isdigit() else name)
     tables.reproduce(table, table.chosen(rows), seeds, _as_flags(passed, flags), root, jobs, page)
 
 

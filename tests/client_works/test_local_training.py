@@ -5,13 +5,15 @@ import math
 
 import numpy as np
 import pytest
+import rehearsing
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import LocalTraining
+from tffcl.client_works import DecomposedWork, Decomposition, LocalTraining, PlainWork
 from tffcl.client_works.evaluation import in_batches
 from tffcl.client_works.local_training import TrainingLoop, fresh_schedule
+from tffcl.models import MADEConfig, MADENetwork
 
 NAN = float("nan")
 WEIGHT_RATE = 0.5
@@ -199,6 +201,83 @@ def test_a_groups_scale_multiplies_its_rate():
     np.testing.assert_allclose([float(one), float(ten)], [-0.1, -1.0], rtol=1e-6)
 
 
+def one_step(**options):
+    sgd = tff.learning.optimizers.build_sgdm(1.0)
+    return LocalTraining(num_epochs=1, batch_size=64, learning_rate=0.1, patience=0, optimizer=sgd, **options)
+
+
+def of_network(make):
+    """Variables before and after one step of a `NetworkWork`, and the layouts of those with kernels."""
+
+    def values(small, training):
+        work = make(small, training)
+        shared = work.initialize_shared()
+        state = dict(work.initialize_client(shared, work.initialize_plan(), tf.constant([1, 2])))
+        state = dict(work.begin_task(state, shared, tf.zeros([0, work.knowledge_size])))
+        if isinstance(work.network, MADENetwork):
+            rows = {"x": tf.constant(np.random.default_rng(0).integers(0, 2, [9, 5]), tf.uint8)}
+            data = {"context": {"observed": tf.ones([5])}, "train": rows, "validation": rows}
+        else:
+            data = small.Runner(work).data(9)
+        reads = {name: state[name] for name in work.train_reads}
+        changed, update, *_ = work.trainer().python_function(reads, shared, data, tf.constant(0))
+        before = {"base": shared, **{name: state[name] for name in work.trained() if name != "base"}}
+        if "base" in changed:
+            return before, changed, work.network, tf.ones_like(changed["base"])
+        after = {"base": shared + update["delta"], **changed}
+        return before, after, work.network, tf.cast(update["sent"], tf.float32)  # what masks leave out is not sent
+
+    return values
+
+
+def of_rehearsal(small, training):
+    runner = rehearsing.Runner(rehearsing.work(False, training=training, hidden=(6,)))
+    runner.begin()
+    update, *_ = runner.train(runner.prepare(rehearsing.examples(9)))
+    after = {"weights": runner.shared + update["delta"]}
+    return {"weights": runner.shared}, after, runner.work.model.classifier, 1.0
+
+
+DECAYING = {
+    "plain-text": of_network(lambda small, training: PlainWork(small.network(places=0), training)),
+    "plain-made": of_network(
+        lambda small, training: PlainWork(MADENetwork(MADEConfig(5, (4,), share_biases=True)), training)
+    ),
+    "decomposed-text": of_network(
+        lambda small, training: DecomposedWork(small.network(aligned=True), training, Decomposition())
+    ),
+    "decomposed-made": of_network(
+        lambda small, training: DecomposedWork(MADENetwork(MADEConfig(5, (4,)), 2), training, Decomposition())
+    ),
+    "rehearsal": of_rehearsal,
+}
+
+
+@pytest.mark.parametrize("work", DECAYING)
+def test_a_step_takes_its_share_off_kernels_and_off_nothing_else(work, small):
+    """With gradient descent the decay of a step is what its result lacks of that without decay."""
+    before, plain, network, known = DECAYING[work](small, one_step())
+    _, decayed, *_ = DECAYING[work](small, one_step(weight_decay=2.0))
+    layouts = {"weights": network.weights} if work == "rehearsal" else {"base": network.kernels, "local": network.local}
+    for name, start in before.items():
+        lost = plain[name] - decayed[name]
+        expected = np.zeros(lost.shape)
+        if name in layouts:
+            parts = layouts[name].split(0.1 * 2.0 * start)
+            own = {part: value * ("bias" not in part) for part, value in parts.items()}
+            expected = layouts[name].join(own) * (1.0 if name == "local" else known)
+        np.testing.assert_allclose(lost, expected, atol=1e-6, err_msg=name)
+        if name in ("base", "weights"):
+            assert np.abs(expected).max() > 1e-3
+
+
+def test_a_work_that_names_no_kernels_takes_no_weight_decay(small):
+    work = PlainWork(small.network(places=0), one_step(weight_decay=1.0))
+    work.decayed = {}
+    with pytest.raises(errors.InputError, match="weight_decay: PlainWork names no kernels"):
+        work.trainer()
+
+
 def test_sums_over_batches():
     def sums(batch):
         return tf.reduce_sum(batch["x"]), tf.cast(tf.size(batch["x"]), tf.float32)
@@ -220,6 +299,7 @@ def test_sums_over_batches():
         {"learning_rate": NAN},
         {"gate_learning_rate": -1.0},
         {"decay": 1.0},
+        {"weight_decay": -1e-4},
     ],
 )
 def test_impossible_settings_are_named(wrong):

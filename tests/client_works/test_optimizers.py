@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors, runtime
-from tffcl.client_works.optimizers import FusedAdam, TffOptimizer, as_local_optimizer, empty_variable
+from tffcl.client_works.optimizers import FusedAdam, TffOptimizer, as_local_optimizer, decay_weights, empty_variable
 
 RATES = (0.1, 0.1, 0.03, 0.01)  # decays on the way
 FIRST = [np.array([1.0, -2.0, 3.0], np.float32), np.array([[0.5], [-0.5]], np.float32)]
@@ -98,6 +98,26 @@ def test_a_computation_of_tff_trains_variables_with_an_open_axis(fused):
     first = np.arange(6, dtype=np.float32).reshape(3, 2)
     with runtime.in_process():
         np.testing.assert_allclose(one_step(first), first - 0.1, atol=1e-5)  # the first step of Adam is its rate
+
+
+def test_decay_before_each_step_of_adam_is_adamw():
+    decay, entries = 0.7, [np.array([1.0, 0.0, 1.0], np.float32), np.ones([2, 1], np.float32)]
+    variables, optimizer = [tf.Variable(value) for value in FIRST], FusedAdam(epsilon=1e-7)
+    slots = optimizer.allocate(variables)
+    state = optimizer.begin(slots, variables)
+    values, first, second = list(FIRST), [0.0, 0.0], [0.0, 0.0]
+    for step, rate in enumerate(RATES):
+        decay_weights(list(zip(variables, map(tf.constant, entries))), rate * decay)
+        state = optimizer.step(slots, state, variables, gradients(step), tf.constant(rate))
+        # Loshchilov & Hutter, 2019, algorithm 2, with the constant step inside the rate
+        for place, gradient in enumerate(gradients(step)):
+            first[place] = 0.9 * first[place] + 0.1 * gradient
+            second[place] = 0.999 * second[place] + 0.001 * gradient**2
+            corrected = first[place] / (1 - 0.9 ** (step + 1)), second[place] / (1 - 0.999 ** (step + 1))
+            moved = corrected[0] / (np.sqrt(corrected[1]) + 1e-7) + decay * entries[place] * values[place]
+            values[place] = values[place] - rate * moved
+        for variable, value in zip(variables, values):
+            np.testing.assert_allclose(variable, value, atol=2e-5)
 
 
 def test_adam_takes_a_variable_without_entries():

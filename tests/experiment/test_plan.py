@@ -322,3 +322,38 @@ def test_methods_are_found_by_name_and_under_the_conditions_of_a_paper():
     assert Experiment("fedprox@confedmade").kind == "binary"
     with pytest.raises(InputError, match="no method is called 'fedprix'; did you mean 'fedprox'"):
         Experiment("fedprix@confedmade")
+
+
+@pytest.mark.parametrize("method", ["finetune", "replay", "confedmade", "federated-offline"])
+def test_scores_on_validation_are_of_what_each_task_holds_out(small_plan, method):
+    """Where a client trains on past tasks too, a task's score is still that of its own examples."""
+    tested, plan = (
+        small_plan("confedmade", "--method", method, *more) for more in ((), ("--evaluate-on", "validation"))
+    )
+    for client in range(plan.data.num_clients):
+        for number in range(plan.data.num_tasks):
+            task, before = plan.data.task(client, number), tested.data.task(client, number)
+            rows = np.concatenate([each.validation for each in plan.stream.tasks[client]])
+            if method != "federated-offline":
+                rows = plan.stream.task(client, number).validation
+            assert len(rows)
+            np.testing.assert_array_equal(task.test["x"], plan.dataset.train_x[np.sort(rows)])
+            for part in ("train", "validation"):
+                np.testing.assert_array_equal(getattr(task, part)["x"], getattr(before, part)["x"])
+    assert plan.config()["method"] == f"{method}+validation"
+    assert "evaluate_on" not in tested.config()
+
+
+def test_scores_on_validation_of_texts_have_the_words_of_the_training_set(small_plan):
+    plan = small_plan("fedseit", "--evaluate-on", "validation")
+    task, rows = plan.data.task(0, 1), plan.stream.task(0, 1).validation
+    starts = zip(task.test["start"], task.test["length"])
+    vectors = task.test_context["vectors"][task.test_context["tokens"]]
+    expected = [plan.dataset.embedding[plan.dataset.train_tokens.take([row]).values] for row in rows]
+    for found, (start, length) in zip(expected, starts):
+        np.testing.assert_array_equal(vectors[start : start + length], found)
+
+
+def test_nothing_held_out_is_nothing_to_score(small_plan):
+    with pytest.raises(InputError, match="evaluate_on: no task holds examples out"):
+        small_plan("fil-ver", "--evaluate-on", "validation", "--examples-per-task", "20")

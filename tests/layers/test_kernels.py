@@ -72,11 +72,17 @@ def test_split_refuses_a_vector_of_another_size():
         LAYOUT.split(tf.zeros([35]))
 
 
+def test_weight_decay_acts_on_parts_with_two_axes_or_more():
+    layout = VectorLayout((("a", (2,)), ("none", (0, 3)), ("b", (1, 2)), ("c", (1, 1, 2)), ("d", (1,))))
+    np.testing.assert_array_equal(layout.of_kernels(), [0, 0, 1, 1, 1, 1, 0])
+
+
 def test_empty_layout():
     empty = VectorLayout(())
     assert empty.size == 0
     assert empty.split(tf.zeros([0])) == {}
     assert empty.join({}).shape == (0,)
+    assert empty.of_kernels().shape == (0,)
 
 
 def test_wrong_names_are_input_errors():

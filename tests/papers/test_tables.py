@@ -13,13 +13,13 @@ from command_line import wrong
 from tffcl.algorithms.fil_ver import STUDY
 from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
-from tffcl.papers import FIL_VER_TABLES, confedmade, fedseit, fil_ver, mixed, tables
+from tffcl.papers import CONFEDMADE_TABLES, FIL_VER_TABLES, confedmade, fedseit, fil_ver, mixed, tables
 
 SCHEDULE = ("--num-rounds", "3", "--num-epochs", "10")
 TABLES = {
     "fedseit": fedseit.table(),
     "fedseit-mixed": mixed.table(),
-    **{f"confedmade-{number}": confedmade.table(number) for number in (1, 2, 3, 4)},
+    **{f"confedmade-{name}": confedmade.table(name) for name in CONFEDMADE_TABLES},
     **{f"fil-ver-{name}": fil_ver.table(name) for name in FIL_VER_TABLES if name != "leak"},
 }
 

@@ -126,8 +126,9 @@ def _baseline(base: Method, name: str, about: str, **changed: Any) -> Method:
 _BASELINES = (
     _baseline(fed_avg.FED_AVG, "finetune", "FedAvg task after task."),
     _baseline(fed_avg.FED_AVG, "cl-finetune", "The first client's tasks alone.", clients="single"),
-    _baseline(fed_avg.EWC, "cl-ewc", "The first client's tasks alone, with EWC.", clients="single"),
+    _baseline(fed_avg.EWC, "cl-ewc", "The first client's tasks alone, with EWC.", clients="single",
+              defaults={"penalty": 1.0}),
     _baseline(fed_avg.REPLAY, "cl-replay", "The first client's tasks alone, with all past examples.", clients="single"),
     _baseline(fed_avg.FED_AVG, "federated-offline", "FedAvg on all tasks of each client at once.", pool="clients"),
-)
+)  # fmt: skip
 METHODS = {each.name: each for each in (CONFEDMADE, SYNCHRONISED, UNSYNCHRONISED, *_BASELINES)}

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
 
+from tffcl import errors
 from tffcl.client_works import randomness
 from tffcl.client_works.evaluation import Value, num_examples
-from tffcl.client_works.optimizers import as_local_optimizer, empty_variable
+from tffcl.client_works.optimizers import as_local_optimizer, decay_weights, empty_variable
 from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.penalties import PenaltySet, StepView
 from tffcl.client_works.randomness import Step
+from tffcl.layers.kernels import VectorLayout
 from tffcl.models.network import Tensors
 from tffcl.templates import ClientWork
 
@@ -88,6 +91,16 @@ class Variables:
         """The values, the pieces of a vector concatenated."""
         return {name: tf.concat(value, 0) if isinstance(value, tuple) else value for name, value in self.read().items()}
 
+    def decayed(self, layouts: Mapping[str, VectorLayout], names: Sequence[str]) -> list[tuple[tf.Variable, tf.Tensor]]:
+        """Of the variables that are named, or all for none, those with kernels, and which entries are of kernels."""
+        found: list[tuple[tf.Variable, tf.Tensor]] = []
+        for name in [name for name in names or self._held if name in layouts]:
+            pieces = self._held[name]
+            sizes = [layouts[name].size] if len(pieces) == 1 else list(self.trained[name].pieces)
+            has_kernels = any(len(shape) > 1 for _, shape in layouts[name].parts)
+            found += zip(pieces, tf.split(layouts[name].of_kernels(), sizes)) if has_kernels else ()
+        return found
+
     def groups(self, names: Sequence[str]) -> list[tuple[float, list[tf.Variable]]]:
         """Variables by their factor on the learning rate, those without one first."""
         by_scale: dict[float, list[tf.Variable]] = {}
@@ -101,6 +114,8 @@ Values = Mapping[str, Value]  # of the variables
 StepLoss = tuple[tf.Tensor, tf.Tensor, Tensors]
 # The result of `ClientWork.train`: changed entries of the state, update, weight, metrics.
 Result = tuple[Tensors, Tensors, tf.Tensor, Tensors]
+# Variables, and where weight decay acts on them.
+Decayed = Sequence[tuple[tf.Variable, tf.Tensor]]
 # From the numbers of a step's examples, int32 `[n]`, to (objective, task loss).
 LossFn = Callable[[tf.Tensor, Step], "tuple[tf.Tensor, tf.Tensor]"]
 
@@ -116,11 +131,19 @@ class TrainingLoop:
     Args:
       config: epochs, batches, learning rate.
       groups: factors on the learning rate, with the variables that have them.
+      decayed: () -> variables that `weight_decay` acts on, and float32 tensors of their shapes: 1 where it does, else
+        0. Called when the loop runs.
     """
 
-    def __init__(self, config: LocalTraining, groups: Sequence[tuple[float, list[tf.Variable]]]):
+    def __init__(
+        self,
+        config: LocalTraining,
+        groups: Sequence[tuple[float, list[tf.Variable]]],
+        decayed: Callable[[], Decayed] = tuple,
+    ):
         self._config = config
         self._groups = groups
+        self._decayed = decayed
         self._optimizer = as_local_optimizer(config.optimizer)
         self._slots = [self._optimizer.allocate(variables) for _, variables in groups]
 
@@ -146,6 +169,7 @@ class TrainingLoop:
           `epochs` and `examples`.
         """
         steps = -(-count // self._config.batch_size)
+        decayed = self._decayed() if self._config.weight_decay else ()
         states = tuple(
             self._optimizer.begin(slots, variables) for slots, (_, variables) in zip(self._slots, self._groups)
         )
@@ -159,7 +183,7 @@ class TrainingLoop:
         ) -> tuple:
             epoch_key = tf.random.experimental.stateless_fold_in(key, epoch)
             start = Step(epoch_key, epoch, tf.constant(0))
-            states, loss = self._epoch(loss_fn, count, steps, states, schedule[0], start)
+            states, loss = self._epoch(loss_fn, decayed, count, steps, states, schedule[0], start)
             validation = validation_fn()
             schedule, running = self._reschedule(schedule, validation)
             return epoch + 1, running, schedule, states, loss, validation
@@ -171,7 +195,14 @@ class TrainingLoop:
         return schedule, metrics
 
     def _epoch(
-        self, loss_fn: LossFn, count: tf.Tensor, steps: tf.Tensor, states: Any, learning_rate: tf.Tensor, first: Step
+        self,
+        loss_fn: LossFn,
+        decayed: Decayed,
+        count: tf.Tensor,
+        steps: tf.Tensor,
+        states: Any,
+        learning_rate: tf.Tensor,
+        first: Step,
     ) -> tuple[Any, tf.Tensor]:
         """One pass over the examples in a new order: the optimizer's states, and the mean task loss."""
         order = tf.random.experimental.stateless_shuffle(tf.range(count), first.key)
@@ -185,6 +216,7 @@ class TrainingLoop:
                 tape.watch(variables)
                 objective, task_loss = loss_fn(rows, here)
             gradients = tape.gradient(objective, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            decay_weights(decayed, learning_rate * self._config.weight_decay)
             states = self._apply(states, gradients, learning_rate)
             return step + 1, states, total + task_loss * tf.cast(tf.size(rows), tf.float32)
 
@@ -249,12 +281,14 @@ class LocalWork(ClientWork):
       penalties: terms of the objective, on the variable `penalised`.
       penalised: name of the variable that the server shares.
       phases: parts of a round; by default all variables train throughout.
+      decayed: layouts of the variables whose kernels `LocalTraining.weight_decay` acts on.
     """
 
     training: LocalTraining
     penalties: PenaltySet
     penalised: str = "base"
     phases: tuple[Phase, ...] = (Phase(),)
+    decayed: Mapping[str, VectorLayout] = {}
 
     def initial_state(self, key: tf.Tensor) -> dict[str, tf.Tensor]:
         """A client's first state: its key, no task yet, and zeros, or no rows, elsewhere."""
@@ -337,12 +371,19 @@ class LocalWork(ClientWork):
         return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
 
     def trainer(self) -> Callable[..., Result]:
-        """Allocates the variables of local training and returns the compiled round, `train` without its types."""
+        """Allocates the variables of local training and returns the compiled round, `train` without its types.
+
+        Raises:
+          InputError: there is weight decay, and the work names no kernels for it.
+        """
+        if self.training.weight_decay and not self.decayed:
+            raise errors.InputError(f"weight_decay: {type(self).__name__} names no kernels in `decayed` to act on")
         variables = Variables(self.trained())
         loops = [
             TrainingLoop(
                 dataclasses.replace(self.training, num_epochs=phase.num_epochs or self.training.num_epochs),
                 variables.groups(phase.variables),
+                functools.partial(variables.decayed, self.decayed, phase.variables),
             )
             for phase in self.phases
         ]

@@ -77,6 +77,16 @@ class FusedAdam(LocalOptimizer):
         return power_1, power_2
 
 
+def decay_weights(decayed: Sequence[tuple[tf.Variable, tf.Tensor]], share: tf.Tensor | float) -> None:
+    """Takes a share of their values off variables, where the float32 tensor beside each is 1 and not 0.
+
+    That is AdamW's decoupled decay (Loshchilov & Hutter, 2019) if the share is the learning rate times the weight decay
+    and the optimizer's step, with the gradients of before, comes after it.
+    """
+    for variable, entries in decayed:
+        variable.assign(variable * (1.0 - share * entries))
+
+
 @dataclasses.dataclass(frozen=True)  # not a tuple, which optimizers would take for a structure of variables
 class _Spec:
     """As `tf.TensorSpec`, with the shape that a variable has when the computation runs."""

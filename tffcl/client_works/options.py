@@ -15,6 +15,10 @@ class LocalTraining(Options):
     Both learning rates fall together. Masks and attention are few and each stands before a whole unit or kernel: at the
     kernels' rate they hardly leave their first value in a task, and no gate ever closes.
 
+    Weight decay is decoupled from the gradient (Loshchilov & Hutter, 2019), with every optimizer. It acts on what has
+    two axes or more: the kernels that the server shares, the base B of a decomposed work among them, and a client's
+    own head and projections. Biases, masks and attention do not decay, nor do adaptives, which have lambda_1.
+
     Raises:
       InputError: a number out of its range.
     """
@@ -32,6 +36,10 @@ class LocalTraining(Options):
     gate_learning_rate: float = option(
         1e-2, "Of masks and attention, at a task's start.", above=0, advanced=True, sparse=True
     )
+    weight_decay: float = option(
+        0.0, "Share of its kernels that each step takes away, times the learning rate (AdamW's); biases are left.",
+        least=0, sparse=True,
+    )  # fmt: skip
     optimizer: Any = None
 
     @property

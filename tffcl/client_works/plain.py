@@ -39,6 +39,7 @@ class NetworkWork(LocalWork):
         self.prepared_type = network.prepared_type
         self.num_foreign, self.max_classes = network.num_foreign, network.max_classes
         self.plan_size = self.masks.plan_size
+        self.decayed = {"base": network.kernels, "local": network.local}
 
     @abc.abstractmethod
     def model(self, values: Values, state: Tensors) -> Model:

@@ -111,6 +111,7 @@ class RehearsalWork(LocalWork):
         self._seed = seed
         self._encoder, self._classifier = model.encoder.encoder, model.classifier
         self.penalties = PenaltySet(penalty, model.classifier.weights.size).without_server("RehearsalWork")
+        self.decayed = {"weights": model.classifier.weights}
         self._set_types()
 
     def _set_types(self) -> None:

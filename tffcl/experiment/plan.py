@@ -26,7 +26,7 @@ from tffcl.models import EmbeddingClassifier, MADENetwork, Network
 from tffcl.models.network import with_label_mask
 from tffcl.options import OptionError
 from tffcl.program import cohorts
-from tffcl.program.client_data import ArrayData, scaled
+from tffcl.program.client_data import ArrayData, EvaluatedOnValidation, scaled
 from tffcl.program.results import Results
 from tffcl.program.state import RunState
 from tffcl.runtime import quiet
@@ -143,6 +143,13 @@ class Plan:
 
     def client_data(self, stream: streams.TaskStream, pool: str = "none") -> Any:
         """Data divided by a stream of the first tasks of this run, as a method with a pool meets them."""
+        made = self._client_data(stream, pool)
+        if self.experiment.evaluate_on == "test":
+            return made
+        own = self._client_data(stream, "none") if pool == "cumulative" else made
+        return EvaluatedOnValidation(made, own)
+
+    def _client_data(self, stream: streams.TaskStream, pool: str) -> Any:
         data: Any = self.dataset
         if isinstance(data, datasets.Domains):
             data = dataclasses.replace(data, domains=data.domains[: stream.num_tasks])

@@ -56,6 +56,10 @@ class VectorLayout:
             start += size
         raise errors.InputError(f"layout: no part named {name!r}; there are {[p for p, _ in self.parts]}")
 
+    def of_kernels(self) -> tf.Tensor:
+        """1 for the entries of parts with two axes or more, which weight decay acts on, 0 for biases: `[size]`."""
+        return self.join({name: tf.fill(shape, float(len(shape) > 1)) for name, shape in self.parts})
+
     def split(self, flat: tf.Tensor | tuple[tf.Tensor, ...]) -> dict[str, tf.Tensor]:
         """The named tensors of a `[size]` vector, or of vectors of whole parts that make it end to end."""
         if isinstance(flat, tuple):

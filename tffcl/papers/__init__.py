@@ -1,3 +1,4 @@
 """The experiments of the three papers: `tffcl reproduce` runs them, and puts the figures beside the papers'."""
 
+CONFEDMADE_TABLES = ("1", "2", "3", "4", "weights")
 FIL_VER_TABLES = ("rotations", "permutations", "mild", "classes", "enrollment", "permuted", "privacy", "leak")

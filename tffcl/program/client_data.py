@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Protocol, Union
@@ -91,6 +92,42 @@ class ClientData(AnyClientData, Protocol):
 
     def task(self, client: int, task: int) -> ClientTask:
         """See `AnyClientData`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluatedOnValidation:
+    """Data whose test examples are those that clients hold out of each task: for choosing options.
+
+    Attributes:
+      data: what is trained on.
+      tasks: whose held-out examples are scored; `data`, or where clients train on past tasks too, each task by itself.
+
+    Raises:
+      InputError: nothing is held out.
+    """
+
+    data: ClientData
+    tasks: ClientData
+
+    def __post_init__(self) -> None:
+        pairs = itertools.product(range(self.num_clients), range(self.num_tasks))
+        if not any(len(next(iter(self.tasks.task(*pair).validation.values()), ())) for pair in pairs):
+            raise InputError("evaluate_on: no task holds examples out of training; choose by test examples of your own")
+
+    @property
+    def num_clients(self) -> int:
+        """C."""
+        return self.data.num_clients
+
+    @property
+    def num_tasks(self) -> int:
+        """T."""
+        return self.data.num_tasks
+
+    def task(self, client: int, task: int) -> ClientTask:
+        """The tensors of one task."""
+        own = self.tasks.task(client, task)
+        return dataclasses.replace(self.data.task(client, task), test_context=own.context, test=own.validation)
 
 
 class _StreamData(abc.ABC):
