@@ -154,11 +154,11 @@ class _AloneMethod(Method):
 
     def aligns(self, plan: Plan) -> bool:
         """See `Method.aligns`."""
-        return plan.network_of != "fedweit"
+        return plan.group(Alone).network_of != "fedweit"
 
     def by_label(self, plan: Plan) -> bool:
         """See `Method.by_label`."""
-        return plan.warm_start
+        return plan.group(Alone).warm_start
 
 
 def _build_unmasked(network: models.Network, decomposition: Decomposition, **options: Any) -> ContinualProcess:
