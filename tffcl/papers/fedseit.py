@@ -27,7 +27,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "local": ("local",),
     "fedavg": ("fedavg",),
 }
-CONTROL = "alone+warm"  # the best of those that exchange nothing
+CONTROL = "alone+warm"  # the same network, which exchanges nothing and keeps its head
 # TTA in per cent, by lambda_2 and data set, in the order of VARIANTS.
 _TABLE_2 = {
     ("1", "r8"): (79.1, 90.5, 90.5, 90.6, 83.1, 82.3, 82.4),
