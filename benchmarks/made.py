@@ -229,7 +229,7 @@ def check_blind(made: MADE) -> None:
         raise SystemExit(f"no density: an output depends on what it must not see (slope {found})")
 
 
-def load(name: str, data_dir: str | None, most: int | None) -> tuple[np.ndarray, np.ndarray]:
+def load(name: str, data_dir: str | None, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Rows to train on, at most so many, and rows to score."""
     if name in IMAGES:
         vectors = datasets.vectors_of_images(datasets.load_images(name, data_dir))

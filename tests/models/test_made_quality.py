@@ -9,7 +9,8 @@ import pytest
 
 from tffcl.models import MADEConfig, MADENetwork
 
-SCHEDULE = {"batch_size": 100, "learning_rate": 3e-3, "patience": 4, "decays": 2, "max_epochs": 200, "seed": 0}
+SCHEDULE = {"batch_size": 100, "learning_rate": 3e-3, "patience": 4, "decays": 2, "max_epochs": 200, "seed": 0,
+            "weight_decay": 0.0}  # fmt: skip
 
 
 @pytest.fixture(scope="module", name="benchmark")

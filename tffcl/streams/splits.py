@@ -109,7 +109,7 @@ def mixed(
     >>> stream = mixed([0, 1, 2, 3] * 40, [0, 1, 2, 3], num_clients=1, num_tasks=3, labels_per_task=2,
     ...                label_names=["a/x", "a/y", "b/x", "b/y"])
     >>> [task.labels for task in stream.tasks[0]]
-    [(2, 3), (0, 1), (2, 3)]
+    [(2, 3), (2, 3), (0, 1)]
 
     Raises:
       StreamError: labels without a set, or data that cannot give this; the message says what would be possible.
