@@ -272,6 +272,20 @@ def test_a_run_goes_on_from_the_checkpoint_before_one_that_is_not_as_it_was_writ
     assert "\n" not in warning
 
 
+def test_the_bytes_of_clients_are_those_of_their_newest_entries(folder, first):
+    """Of a checkpoint in whose files some entries stand twice; one that is not as it was written has none."""
+    found, _ = restored(folder, first)
+    checkpoints = run_directory.Checkpoints(folder / "checkpoints")
+    manifest = json.loads(manifest_of(folder).read_text())
+    assert max(map(len, manifest["clients"])) > 1
+    expected = [sum(np.asarray(v).nbytes for v in found.store[client].values()) for client in range(3)]
+    assert checkpoints.client_bytes() == expected
+    changed("task", 2)(folder)
+    with pytest.raises(RunError, match="is damaged: its checksum does not fit it"):
+        checkpoints.client_bytes()
+    assert run_directory.Checkpoints(folder / "none").client_bytes() == []
+
+
 def test_the_last_checkpoint_is_taken_as_it_stands(folder, first, caplog):
     found, history = restored(folder, first)
     assert (found.task, found.round, len(history.events)) == (1, 2, STEPS)

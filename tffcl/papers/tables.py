@@ -21,9 +21,10 @@ from typing import Any, Optional
 
 import click
 
-from tffcl import archive, reports, storage
+from tffcl import reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
+from tffcl.program.run_directory import Checkpoints
 from tffcl.reports import run_files
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 Results = Mapping[str, Any]
 Measure = Callable[[pathlib.Path], Optional[float]]
 Found = Mapping["Row", Sequence[pathlib.Path]]
+Values = Mapping[str, Mapping[str, Mapping[str, Optional[float]]]]  # row -> measure -> run -> value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +76,11 @@ class Table:
     draw: Callable[[Found, pathlib.Path], Sequence[pathlib.Path]] = lambda found, root: ()
     compared: str = ""
 
-    def markdown(self, found: Found) -> str:
-        """The table, with the folders of finished runs of each row; rows without any are left out."""
+    def markdown(self, found: Found, values: Values) -> str:
+        """The table, with the finished runs of each row and their values; rows without any are left out."""
         reference = self.reference if any(row.printed for row in self.rows) else ()
         compared = (self.compared,) if self.compared else ()
-        lines, values = [], self.values(found)
+        lines = []
         for row, folders in found.items():
             if folders:
                 measured = [
@@ -90,8 +92,8 @@ class Table:
                 lines.append([*row.cells, *measured, *differences, str(len(folders)), *printed])
         return markdown([*self.left, *self.measures, *compared, "seeds", *reference], lines)
 
-    def values(self, found: Found) -> dict[str, dict[str, dict[str, Optional[float]]]]:
-        """Every measure of every finished run: row -> measure -> name of the folder without the row's -> value."""
+    def values(self, found: Found) -> Values:
+        """Every measure of every finished run, which is called as its folder without the row's name."""
         return {
             row.name: {
                 name: {folder.name[len(row.name) :]: measure(folder) for folder in folders}
@@ -100,17 +102,17 @@ class Table:
             for row, folders in found.items()
         }
 
-    def _difference(self, row: Row, values: Mapping[str, Mapping[str, Mapping[str, Optional[float]]]]) -> str:
+    def _difference(self, row: Row, values: Values) -> str:
         """The first measure beside that of the row's control, over the runs that both have."""
         name, (_, digits) = next(iter(self.measures.items()))
         own, theirs = values[row.name][name], values.get(row.control, {}).get(name, {})
         pairs = [(own[run], theirs[run]) for run in own if run in theirs]
         return spread([a - b for a, b in pairs if a is not None and b is not None], digits, signed=True)
 
-    def write_values(self, found: Found, path: pathlib.Path) -> None:
+    def write_values(self, values: Values, path: pathlib.Path) -> None:
         """Every measure of every finished run as CSV: row, run, then the measures."""
         lines = [["row", "run", *self.measures]]
-        for row, measured in self.values(found).items():
+        for row, measured in values.items():
             for run in next(iter(measured.values()), {}):
                 numbers = [measured[name][run] for name in self.measures]
                 lines.append([row, run.lstrip("-"), *("" if value is None else repr(value) for value in numbers)])
@@ -166,9 +168,10 @@ def reproduce(
         failures = [failure for failure in pool.map(_Run.finish, runs.values()) if failure]
     found = {row: [runs[row.name, seed].folder for seed in seeds if runs[row.name, seed].finished] for row in rows}
     with run_files.reading(root):
-        shown = table.markdown(found)
+        values = table.values(found)
+        shown = table.markdown(found, values)
         click.echo(shown)
-        table.write_values(found, root / "values.csv")
+        table.write_values(values, root / "values.csv")
         if page is not None:
             write_table(page, shown)
         for path in table.draw(found, root):
@@ -294,17 +297,9 @@ def percent(*names: str) -> Measure:
 
 
 def megabytes_kept(folder: pathlib.Path) -> Optional[float]:
-    """What a client keeps at the end of a run, the mean over clients; None where their states are not in the run."""
-    manifests = sorted((folder / "checkpoints").glob("*.json"))
-    if not manifests:
-        return None
-    sizes = []
-    for files in storage.read_object(manifests[-1], "a checkpoint")["clients"]:
-        entries = {}
-        for name, _ in files:  # an entry that stands in several is newest in the last
-            entries.update(archive.read(folder / "checkpoints" / name))
-        sizes.append(sum(value.nbytes for value in entries.values()) / 1e6)
-    return sum(sizes) / len(sizes) if sizes else None
+    """What a client keeps at the end of a run, the mean over clients; None without checkpoints."""
+    sizes = Checkpoints(folder / "checkpoints").client_bytes()
+    return sum(sizes) / len(sizes) / 1e6 if sizes else None
 
 
 def megabytes_up(folder: pathlib.Path) -> float:

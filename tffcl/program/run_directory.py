@@ -226,12 +226,28 @@ class Checkpoints:
         if len(clients) != len(template.store):
             raise ValueError(f"{len(clients)} clients, expected {len(template.store)}")
         for client, files in enumerate(clients):
-            arrays, saved[client] = {}, {}
-            for name, checksum in files:
-                part = archive.read(self._folder / name)
-                saved[client].update(dict.fromkeys(part, (name, checksum, 0)))
-                arrays.update(part)
+            arrays, saved[client] = self._read_client(files)
             yield OrderedDict((entry, arrays[entry]) for entry in template.store.versions(client))
+
+    def _read_client(self, files: list[tuple[str, str]]) -> tuple[dict[str, np.ndarray], _Files]:
+        """The entries of a client's state, and the file of each: the last of those that it stands in is the newest."""
+        arrays: dict[str, np.ndarray] = {}
+        saved: _Files = {}
+        for name, checksum in files:
+            part = archive.read(self._folder / name)
+            saved.update(dict.fromkeys(part, (name, checksum, 0)))
+            arrays.update(part)
+        return arrays, saved
+
+    def client_bytes(self) -> list[int]:
+        """Bytes of each client's state at the last checkpoint, or of its handle where the client keeps it; or nothing.
+
+        Raises:
+          RunError: the checkpoint is not whole.
+        """
+        steps = self._steps()
+        clients = _read_manifest(self._folder / f"{steps[-1]:08d}.json")["clients"] if steps else []
+        return [sum(array.nbytes for array in self._read_client(files)[0].values()) for files in clients]
 
     def _write(self, written: list[pathlib.Path], name: str, arrays: archive.Named) -> tuple[str, str]:
         """Name and checksum of a new file."""
