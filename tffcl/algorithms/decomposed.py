@@ -105,10 +105,10 @@ def build_fedseit(
 def build_local(
     network: Union[models.Network, TextCNNConfig], *, decomposition: Optional[Decomposition] = None, **options: Any
 ) -> ContinualProcess:
-    """Every client by itself with FedWeIT's network: no base, no adaptives of others. The baseline of transfer.
+    """Every client by itself, with FedWeIT's network or another: no base, no adaptives of others.
 
     Args:
-      network: without places for foreign adaptives; or the sizes of a TextCNN.
+      network: without places for foreign adaptives; or the sizes of a TextCNN, the network of FedWeIT.
       decomposition: lambda_1, lambda_2 and the other choices of the method.
       **options: see `build_decomposed`.
     """
@@ -136,9 +136,8 @@ class Alone(Options):
 def _build_alone(
     network: models.Network, decomposition: Decomposition, alone: Alone, **options: Any
 ) -> ContinualProcess:
-    kept = "start" if alone.warm_start else "no"
-    by_itself = dataclasses.replace(decomposition, exchange=False, share_dense=kept)
-    return build_decomposed(network, decomposition=by_itself, **options)
+    kept = dataclasses.replace(decomposition, share_dense="start" if alone.warm_start else "no")
+    return build_local(network, decomposition=kept, **options)
 
 
 @dataclasses.dataclass(frozen=True)

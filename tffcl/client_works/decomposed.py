@@ -92,9 +92,8 @@ def solved_adaptives(
     if form == "gradient" or not (options.sparsity or options.retention):
         return adaptive
     threshold = options.sparsity / (2.0 * options.retention) if options.retention else float("inf")
-    if form == "drift":
-        return adaptive + soft_threshold(reference - decomposed_kernel(layout, base, mask_logits, adaptive), threshold)
-    return soft_threshold(reference - decomposed_kernel(layout, base, mask_logits, 0.0), threshold)
+    start = adaptive if form == "drift" else 0.0  # what lambda_1 holds A_i near
+    return start + soft_threshold(reference - decomposed_kernel(layout, base, mask_logits, start), threshold)
 
 
 def drift(
