@@ -6,22 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from knowledge import base_of, chosen
 
 from tffcl import errors, streams, transfers
 from tffcl.experiment import plan
 from tffcl.transfers.options import Selection
-
-
-def base_of(pairs) -> transfers.KnowledgeBase:
-    base = transfers.KnowledgeBase(2)
-    for number, (client, task) in enumerate(pairs):
-        base.add(client, task, np.full(2, number + 1, np.float32))
-    return base
-
-
-def chosen(base, selection) -> list[tuple[int, int]]:
-    return [base.entries[entry] for entry in selection]
-
 
 GRID = [(client, task) for task in range(6) for client in range(4)]
 

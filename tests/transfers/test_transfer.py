@@ -4,20 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from knowledge import base_of, chosen
 
 from tffcl import errors, transfers
-
-
-def base_of(pairs) -> transfers.KnowledgeBase:
-    base = transfers.KnowledgeBase(2)
-    for number, (client, task) in enumerate(pairs):
-        base.add(client, task, np.full(2, number + 1, np.float32))
-    return base
-
-
-def chosen(base, selection) -> list[tuple[int, int]]:
-    return [base.entries[entry] for entry in selection]
-
 
 # In the order in which they came, which is not that of the clients.
 PAIRS = [(2, 0), (0, 0), (1, 0), (1, 1), (0, 1), (2, 1), (0, 2)]

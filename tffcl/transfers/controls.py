@@ -12,10 +12,10 @@ import numpy as np
 
 from tffcl import errors, streams
 from tffcl.transfers.knowledge_base import KnowledgeBase
-from tffcl.transfers.transfer import _drawn, _PerClient, past_entries
+from tffcl.transfers.transfer import PerClient, drawn_entries, past_entries
 
 
-class _AtMostK(_PerClient):
+class _AtMostK(PerClient):
     """At most K entries for each client, drawn by (seed, task, client)."""
 
     def __init__(self, k: int, seed: int = 0):
@@ -43,7 +43,7 @@ class Sampled(_AtMostK):
 
     def _entries(self, knowledge_base: KnowledgeBase, task: int, client: int) -> list[int]:
         past = past_entries(knowledge_base, task, client, self.include_own)
-        return _drawn(past, self.k, (self.seed, task, client))
+        return drawn_entries(past, self.k, (self.seed, task, client))
 
 
 class OwnTasks(_AtMostK):
@@ -57,7 +57,7 @@ class OwnTasks(_AtMostK):
     def _entries(self, knowledge_base: KnowledgeBase, task: int, client: int) -> list[int]:
         past = past_entries(knowledge_base, task, client, include_own=True)
         own = [entry for entry in past if knowledge_base.entries[entry][0] == client]
-        return _drawn(own, self.k, (self.seed, task, client))
+        return drawn_entries(own, self.k, (self.seed, task, client))
 
 
 class Oracle(_AtMostK):
@@ -85,7 +85,7 @@ class Oracle(_AtMostK):
         }
         some = [entry for entry in common if common[entry]]
         # Sorting is stable: what has as much in common stays in the order of the draw.
-        drawn = _drawn(some, len(some), (self.seed, task, client))
+        drawn = drawn_entries(some, len(some), (self.seed, task, client))
         return sorted(drawn, key=lambda entry: -common[entry])[: self.k]
 
 
@@ -109,12 +109,12 @@ def selection_shares(
     shares = []
     for task, chosen in enumerate(selections):
         for client, ids in enumerate(chosen):
-            own, others = labels[client][task], [labels[entries[entry][0]][entries[entry][1]] for entry in ids]
-            both = [
-                (bool({*streams.domains_of(own)} & {*streams.domains_of(other)}), bool({*own} & {*other}))
-                for other in others
-            ]
-            if both:
-                shares.append(np.mean(both, axis=0))
+            if not ids:
+                continue
+            own = {*labels[client][task]}
+            own_sets = {*streams.domains_of(own)}
+            others = [labels[owner][past] for owner, past in (entries[entry] for entry in ids)]
+            both = [(not own_sets.isdisjoint(streams.domains_of(other)), not own.isdisjoint(other)) for other in others]
+            shares.append(np.mean(both, axis=0))
     means = np.mean(shares, axis=0).tolist() if shares else [None, None]
     return dict(zip(("selection_same_domain", "selection_label_overlap"), means))

@@ -127,7 +127,7 @@ class Transfer(abc.ABC):
         return knowledge_base.transfer_in(selections, self.num_foreign(num_clients))
 
 
-class _PerClient(Transfer):
+class PerClient(Transfer):
     """Selects for each client by itself, without summaries."""
 
     @abc.abstractmethod
@@ -140,7 +140,7 @@ class _PerClient(Transfer):
         return [self._entries(knowledge_base, task, client) for client in clients]
 
 
-class NoTransfer(_PerClient):
+class NoTransfer(PerClient):
     """Every client for itself: K = 0."""
 
     def num_foreign(self, num_clients: int) -> int:
@@ -151,7 +151,7 @@ class NoTransfer(_PerClient):
         return []
 
 
-class PreviousTask(_PerClient):
+class PreviousTask(PerClient):
     """Each client receives A_c^(t-1) of every other client c, ordered by client.
 
     The transfer of FedWeIT, and of FedSeIT without SIT (its algorithm 1, line 24).
@@ -171,7 +171,7 @@ class PreviousTask(_PerClient):
         return [entry for entry in past if entries[entry][1] == task - 1]
 
 
-class AllPast(_PerClient):
+class AllPast(PerClient):
     """Each client receives every past task of every other client, the latest first, then by client (ConFedMADE).
 
     Args:
@@ -259,7 +259,7 @@ class RandomTask(_Wrapped):
 
     def _replaced(self, knowledge_base: KnowledgeBase, task: int, client: int, selection: list[int]) -> list[int]:
         others = [entry for entry in past_entries(knowledge_base, task, client) if entry not in set(selection)]
-        drawn = _drawn(others, len(selection), (self.seed, task, client))
+        drawn = drawn_entries(others, len(selection), (self.seed, task, client))
         kept = selection[len(drawn) :]
         if kept:
             logger.info("random task: client %d keeps %d selected entries in task %d", client, len(kept), task)
@@ -276,6 +276,7 @@ def past_entries(knowledge_base: KnowledgeBase, task: int, client: int, include_
     return [entry for _, _, entry in sorted(chosen)]
 
 
-def _drawn(entries: Sequence[int], most: int, seed: Sequence[int]) -> list[int]:
+def drawn_entries(entries: Sequence[int], most: int, seed: Sequence[int]) -> list[int]:
+    """Entries, at most so many, drawn without replacement; the draw is a function of the seed."""
     order = np.random.default_rng(list(seed)).permutation(len(entries))
     return [entries[position] for position in order[:most]]
