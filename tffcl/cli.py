@@ -54,6 +54,13 @@ def list_parts() -> None:
 _SEEDS = click.option(
     "--seed", "seeds", type=int, multiple=True, default=(1, 2), show_default=True, help="Seeds; may be repeated."
 )
+_SPLITS = click.option(
+    "--split-seed",
+    "splits",
+    type=int,
+    multiple=True,
+    help="Each seed with each of these; may be repeated.  [default: 42]",
+)
 _ROWS = click.option("--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]")
 _JOBS = click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
 _WRITE = click.option(
@@ -110,6 +117,7 @@ def reproduce() -> None:
 )
 @click.option("--embeddings", metavar="FILE|NAME", help="As for `tffcl run fedseit`.")
 @_SEEDS
+@_SPLITS
 @_passed_on
 @_folder("fedseit")
 @_JOBS
@@ -117,8 +125,8 @@ def reproduce() -> None:
 @_FLAGS
 def reproduce_fedseit(
     number: str, names: tuple[str, ...], variants: tuple[str, ...], retentions: tuple[float, ...],
-    embeddings: Optional[str], seeds: tuple[int, ...], output_dir: str, jobs: int, page: Optional[str],
-    flags: tuple[str, ...], **passed: Any,
+    embeddings: Optional[str], seeds: tuple[int, ...], splits: tuple[int, ...], output_dir: str, jobs: int,
+    page: Optional[str], flags: tuple[str, ...], **passed: Any,
 ) -> None:  # fmt: skip
     """Table 2 of the FedSeIT paper, or mixed domains, of which it speaks."""
     from tffcl.papers import fedseit, mixed, tables
@@ -126,7 +134,7 @@ def reproduce_fedseit(
     table = mixed.table() if number == "mixed" else fedseit.table(names, variants, retentions)
     given = _as_flags({**passed, "passed_embeddings": embeddings}, flags)
     rows = table.chosen(variants) if number == "mixed" else table.rows
-    tables.reproduce(table, rows, seeds, given, pathlib.Path(output_dir), jobs, page)
+    tables.reproduce(table, rows, seeds, given, pathlib.Path(output_dir), jobs, page, splits)
 
 
 @reproduce.command("confedmade")
@@ -138,48 +146,53 @@ def reproduce_fedseit(
 @click.option("--num-clients", "passed_num_clients", help="As for `tffcl run`; not where a row assigns its tasks.")
 @_ROWS
 @_SEEDS
+@_SPLITS
 @_passed_on
 @_folder("confedmade")
 @_JOBS
 @_WRITE
 @_FLAGS
 def reproduce_confedmade(
-    name: str, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, page: Optional[str],
-    flags: tuple[str, ...], **passed: Any,
+    name: str, rows: tuple[str, ...], seeds: tuple[int, ...], splits: tuple[int, ...], output_dir: str, jobs: int,
+    page: Optional[str], flags: tuple[str, ...], **passed: Any,
 ) -> None:  # fmt: skip
     """A table of the ConFedMADE paper."""
     from tffcl.papers import confedmade, tables
 
     table, root = confedmade.table(name), pathlib.Path(output_dir) / (f"table{name}" if name.isdigit() else name)
-    tables.reproduce(table, table.chosen(rows), seeds, _as_flags(passed, flags), root, jobs, page)
+    tables.reproduce(table, table.chosen(rows), seeds, _as_flags(passed, flags), root, jobs, page, splits)
 
 
 @reproduce.command("fil-ver")
 @click.option(
     "--table", "name", type=click.Choice(FIL_VER_TABLES), default="rotations", show_default=True,
-    help="Domains of Fashion-MNIST; classes: MNIST and Fashion-MNIST under the same labels; enrollment: figure 8; "
-    "permuted: figure 5; privacy: noise on what is sent; leak: what an attacker makes of what is sent.",
+    help="Domains of Fashion-MNIST; classes: MNIST and Fashion-MNIST under the same labels; pretraining: what its "
+    "epochs are chosen by; enrollment: figure 8; permuted: figure 5; privacy: noise on what is sent; leak: what an "
+    "attacker makes of what is sent.",
 )  # fmt: skip
 @_ROWS
 @_SEEDS
+@_SPLITS
 @_passed_on
 @_folder("fil-ver")
 @_JOBS
 @_WRITE
 @_FLAGS
 def reproduce_fil_ver(
-    name: str, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: str, jobs: int, page: Optional[str],
-    flags: tuple[str, ...], **passed: Any,
+    name: str, rows: tuple[str, ...], seeds: tuple[int, ...], splits: tuple[int, ...], output_dir: str, jobs: int,
+    page: Optional[str], flags: tuple[str, ...], **passed: Any,
 ) -> None:  # fmt: skip
     """A table or figure of the FIL-VER paper."""
     root, given = pathlib.Path(output_dir) / name, _as_flags(passed, flags)
     from tffcl.papers import fil_ver, tables
 
     if name == "leak":
+        if splits or page is not None:
+            raise click.UsageError("--table leak takes neither --split-seed nor --write")
         fil_ver.reproduce_leak(rows, seeds, given, root)
         return
     table = fil_ver.table(name)
-    tables.reproduce(table, table.chosen(rows), seeds, given, root, jobs, page)
+    tables.reproduce(table, table.chosen(rows), seeds, given, root, jobs, page, splits)
 
 
 @tffcl.command()

@@ -280,6 +280,30 @@ def test_mixed_domains_are_drawn_with_the_seeds_and_cut_on_demand():
     assert "max_train_documents" not in experiment.config()
 
 
+@pytest.mark.parametrize(
+    ("scenario", "usual"), [("non-iid", 1 / 8), ("sequence", 1 / 6), ("mixed", 1 / 8), ("domains", 0.0)]
+)
+def test_examples_are_held_out_as_the_scenario_does_or_on_demand(scenario, usual):
+    labels = np.repeat(np.arange(4), 240)
+    data = types.SimpleNamespace(
+        train_labels=labels, test_labels=labels, label_names=("a/x", "a/y", "b/x", "b/y"), shared_base=None
+    )
+    kind = {"method": "fedavg", "data": "digits"}
+    if scenario == "domains":
+        kind["examples_per_task"] = 96
+        data.train_labels = data.test_labels = [labels] * 2
+    for share in (None, 0.25, 0.0):
+        experiment = Experiment(
+            **kind, scenario=scenario, num_tasks=2, num_clients=2, validation_share=share,
+            **({} if scenario == "domains" else {"labels_per_task": 2}),
+        )  # fmt: skip
+        stream = loading.stream_of(experiment, data, 2, loading.enrollment_of(experiment))
+        expected = usual if share is None else share
+        for task in (task for tasks in stream.tasks for task in tasks):
+            assert len(task.validation) == expected * (len(task.train) + len(task.validation))
+        assert ("validation_share" in experiment.config()) == (share is not None)
+
+
 def test_fewer_test_documents_on_demand():
     labels = np.repeat(np.arange(4), 40)
     encoded = types.SimpleNamespace(train_labels=labels, test_labels=labels, label_names=("a", "b", "c", "d"))

@@ -357,3 +357,16 @@ def test_scores_on_validation_of_texts_have_the_words_of_the_training_set(small_
 def test_nothing_held_out_is_nothing_to_score(small_plan):
     with pytest.raises(InputError, match="evaluate_on: no task holds examples out"):
         small_plan("fil-ver", "--evaluate-on", "validation", "--examples-per-task", "20")
+
+
+def test_enrolments_are_compared_on_one_encoder_if_all_clients_pre_train(small_plan):
+    """Of those enrolled in the first task, two of five clients pre-train another encoder than all five."""
+    more = ("--pretraining-epochs", "1", "--examples-per-task", "20")
+    checksums = {}
+    for who in ("enrolled", "all"):
+        for enrollment in ("full", "increasing", "scattered"):
+            plan = small_plan("fil-ver", *more, "--pretraining-clients", who, "--enrollment", enrollment)
+            checksums[who, enrollment] = frozen.freeze(plan, True, False).checksum
+    assert len({checksums["all", enrollment] for enrollment in ("full", "increasing", "scattered")}) == 1
+    assert checksums["all", "full"] == checksums["enrolled", "full"]
+    assert checksums["enrolled", "full"] != checksums["enrolled", "increasing"]

@@ -24,10 +24,10 @@ TABLES = {
 }
 
 
-def finished(table, name, root, seed=1, flags=SCHEDULE, config=(), history=(), **results):
+def finished(table, name, root, seed=1, flags=SCHEDULE, config=(), history=(), place="", **results):
     """The run directory of a row, finished with these results."""
     (row,) = (row for row in table.rows if row.name == name)
-    folder = root / f"{name}-seed{seed}"
+    folder = root / f"{name}{place}-seed{seed}"
     folder.mkdir(parents=True)
     settings = {**parse_run([*row.flags, *flags, "--seed", str(seed)]).config(), **dict(config)}
     (folder / "config.json").write_text(json.dumps(settings))
@@ -121,6 +121,22 @@ def test_rows_are_paired_with_their_control_seed_by_seed(tmp_path, capsys):
     assert [float(line.split(",")[2]) for line in lines[4:]] == pytest.approx([78.0, 83.0, 80.0])
 
 
+def test_every_seed_is_run_with_every_split_and_paired_by_both(tmp_path, capsys):
+    table = TABLES["fil-ver-classes"]
+    values = {(43, 1): 0.7, (43, 2): 0.8, (47, 1): 0.5, (47, 2): 0.7}
+    for (split, seed), value in values.items():
+        flags = [*SCHEDULE, "--split-seed", str(split)]
+        for name, average in (("fil-ver", value), ("ver-12-epochs", value - split / 1000)):
+            more = {"average_accuracy_by_task": average, "flags": flags}
+            classified(table, name, tmp_path, [value], seed, place=f"-split{split}", **more)
+    rows = table.chosen(["fil-ver", "ver-12-epochs"])
+    tables.reproduce(table, rows, [1, 2], SCHEDULE, tmp_path, 1, splits=[43, 47])
+    # Four differences, of 4.3, 4.3, 4.7 and 4.7 points: Student's t with three degrees of freedom, 3.182.
+    assert " | +4.5 +- 0.4 | 4 |" in printed_rows(capsys)[1]
+    runs = [line.split(",")[1] for line in (tmp_path / "values.csv").read_text().splitlines()[1:5]]
+    assert runs == [f"split{split}-seed{seed}" for split, seed in values]
+
+
 @pytest.mark.parametrize(
     ("page", "message"),
     [
@@ -200,12 +216,12 @@ def test_classifiers_in_a_table_and_two_pictures(tmp_path, capsys):
         classified(table, "offline", tmp_path, [0.9, 0.7], seed, **pooled)
     tables.reproduce(table, table.chosen(["fil-ver", "offline"]), [1, 2], SCHEDULE, tmp_path, 1)
     header, _, first, second, *plots = capsys.readouterr().out.splitlines()
-    assert header.startswith("| method | task 1 | task 2 | task 3 | task 4 | average | forgotten | MB up |")
+    assert header.startswith("| method | average | forgotten | task 1 | task 2 | task 3 | task 4 | MB up |")
     assert first == (
-        "| fil-ver | 85.0 +- 63.5 | 60.0 +- 0.0 | - | - | 72.5 +- 31.8 | 5.0 +- 0.0 | 3.50 +- 0.00 | 617.0 +- 0.0 | "
+        "| fil-ver | 72.5 +- 31.8 | 5.0 +- 0.0 | 85.0 +- 63.5 | 60.0 +- 0.0 | - | - | 3.50 +- 0.00 | 617.0 +- 0.0 | "
         "12.4 +- 0.0 | 2 | 57-65 |"
     )
-    assert second.startswith("| offline | 90.0 +- 0.0 | 70.0 +- 0.0 | - | - | 80.0 +- 0.0 | - |")
+    assert second.startswith("| offline | 80.0 +- 0.0 | - | 90.0 +- 0.0 | 70.0 +- 0.0 | - | - |")
     assert [plot.rsplit("/", 1)[1] for plot in plots] == ["accuracy-by-task.png", "accuracy-by-round.png"]
 
 
@@ -273,8 +289,8 @@ def test_wrong_flags_are_found_before_anything_runs(run, tmp_path, monkeypatch, 
         ("fedseit --table mixed --variant own --variant sit+start", ["own", "sit+start"], []),
         ("confedmade --table 1 --row 2- --num-clients 2 -- --hidden 5", ["2-synchronised", "2-distinct"],
          ["--num-clients", "2", "--hidden", "5"]),
-        ("fil-ver --table mild --row ver --runtime in-process --num-epochs 4 --data-dir x", ["ver"],
-         ["--data-dir", "x", "--num-epochs", "4", "--runtime", "in-process"]),
+        ("fil-ver --table mild --row ver --split-seed 43 --split-seed 44 --runtime in-process --num-epochs 4 "
+         "--data-dir x", ["ver"], ["--data-dir", "x", "--num-epochs", "4", "--runtime", "in-process"]),
     ],
 )  # fmt: skip
 def test_flags_of_the_command_reach_the_runs(run, monkeypatch, tmp_path, line, rows, passed):
@@ -282,11 +298,12 @@ def test_flags_of_the_command_reach_the_runs(run, monkeypatch, tmp_path, line, r
     monkeypatch.setattr(tables, "reproduce", lambda *args: given.append(args))
     done = run("reproduce", *line.split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    ((_, chosen, seeds, flags, root, jobs, page),) = given
+    ((_, chosen, seeds, flags, root, jobs, page, splits),) = given
     assert [row.name for row in chosen] == rows
     assert sorted(flags) == sorted(passed)
     assert page is None
     assert (seeds, jobs) == ((3,) if "--seed" in line else (1, 2), 1)
+    assert splits == ((43, 44) if "--split-seed" in line else ())
     assert str(root).startswith("runs/reproduce-")
 
 

@@ -109,8 +109,14 @@ class Rehearsal(Options):
     """Pre-training, memories, server-side training (SST) and noise on what is sent."""
 
     pretraining: str = option(
-        "central", "How the encoder learns from the first task of the clients that are enrolled in it.",
+        "central", "How the encoder learns from the first task.",
         choices=("central", "federated"), mark=lambda own: "+federated" if own.pretraining == "federated" else "",
+    )  # fmt: skip
+    pretraining_clients: str = option(
+        "enrolled", "Whose first task it learns from: that of the clients that are enrolled in it, or of all, as if "
+        "those examples had been public, so that enrolments are compared on one encoder.", choices=("enrolled", "all"),
+        sparse=True, mark=lambda own: "+pretrained-by-all" if own.pretraining_clients == "all" else "",
+        only=("domains",), advanced=True,
     )  # fmt: skip
     pretraining_epochs: int = option(8, "Epochs of pre-training.", least=1)
     client_memory: int = option(300, "Rows that each client remembers of its past tasks.", least=0)

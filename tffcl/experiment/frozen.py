@@ -19,7 +19,7 @@ import tensorflow as tf
 from tffcl import archive, models, program, streams
 from tffcl.algorithms.fil_ver import Rehearsal
 from tffcl.client_works import LocalTraining, RehearsalModel, randomness
-from tffcl.experiment.loading import checksum
+from tffcl.experiment import loading
 from tffcl.models.encoders import mean_of
 from tffcl.models.network import competing, with_label_mask
 from tffcl.models.registry import EncoderConfig
@@ -73,7 +73,7 @@ class Frozen:
     def checksum(self) -> str:
         """Of the encoder's weights and of the classifier's first ones."""
         first = self.model.initial
-        return checksum([self.model.encoder.values, *([] if first is None else [first])])
+        return loading.checksum([self.model.encoder.values, *([] if first is None else [first])])
 
     def write(self, folder: pathlib.Path) -> None:
         """Writes both into the run directory; a resumed run may have its files already."""
@@ -88,7 +88,7 @@ def freeze(plan: Any, pretrained: bool, noise: bool, folder: Optional[pathlib.Pa
     """Takes the encoder from a run directory that has one, else pre-trains or draws it; logs how good it is.
 
     All methods with the same kind of encoder, the same seed and the same first task get the same one. If pre-trained it
-    learns from the first task, by the clients that have examples in it; with `noise` memories are made by another one,
+    learns from the first task of those who pre-train; with `noise` memories are made by another one,
     which was never trained.
 
     Raises:
@@ -120,7 +120,7 @@ def _pretrained(plan: Any) -> tuple[models.FrozenEncoder, np.ndarray]:
     """The encoder, and the classifier's weights, after the first task (eq. 9, or eq. 7 without a posterior)."""
     own = plan.group(Rehearsal)
     key = (repr(build_encoder(plan)), plan.fingerprint, plan.training, plan.seed, plan.group(EncoderConfig).beta,
-           own.pretraining, own.pretraining_epochs)  # fmt: skip
+           own.pretraining, own.pretraining_clients, own.pretraining_epochs)  # fmt: skip
     if key not in _MADE:
         _MADE.clear()
         central = own.pretraining == "central"
@@ -141,15 +141,22 @@ def _pretrained(plan: Any) -> tuple[models.FrozenEncoder, np.ndarray]:
 
 
 def _first_task(plan: Any, pool: str) -> Any:
-    """The data of a run of which the first task is the only one."""
-    first = streams.TaskStream(plan.stream.name, tuple(tasks[:1] for tasks in plan.stream.tasks))
-    return plan.client_data(first, pool)
+    """The data of a run of which the first task is the only one, by those who pre-train."""
+    return plan.client_data(_first_stream(plan), pool)
+
+
+def _first_stream(plan: Any) -> streams.TaskStream:
+    whole = plan.stream
+    if plan.group(Rehearsal).pretraining_clients == "all" and plan.enrollment.name != "full":
+        everybody = streams.Enrollment.full(plan.enrollment.num_clients, plan.enrollment.num_tasks)
+        whole = loading.stream_of(plan.experiment, plan.dataset, plan.enrollment.num_clients, everybody)
+    return streams.TaskStream(whole.name, tuple(tasks[:1] for tasks in whole.tasks))
 
 
 def _log(plan: Any, accuracy: Optional[float], kept: bool) -> None:
     own = plan.group(Rehearsal)
     kind = "VEE" if plan.method.encoder == "variational" else "deterministic encoder"
-    examples = sum(len(tasks[0].train) for tasks in plan.stream.tasks)
+    examples = sum(len(tasks[0].train) for tasks in _first_stream(plan).tasks)
     how = "taken from the run directory" if kept else f"{own.pretraining_epochs} epochs"
     right = "no test examples" if accuracy is None else f"{100 * accuracy:.1f} % of its test examples right"
     logger.info("pre-training: %s, %s, %d examples of task 1, %s: %s", kind, own.pretraining, examples, how, right)

@@ -104,6 +104,11 @@ class Stream(Options):
         None, "Most training examples of each task, and validation ones in proportion; none for all that it gets.",
         least=1, sparse=True, only=_BY_LABEL, advanced=True,
     )  # fmt: skip
+    validation_share: Optional[float] = option(
+        None, "Share of a task's examples that is held out of training; none for the scenario's own: an eighth, a "
+        "sixth in a sequence, nothing of domains.", least=0, below=1, sparse=True,
+        only=(*_BY_LABEL, "domains"), advanced=True,
+    )  # fmt: skip
     same_order: bool = option(False, "All clients learn the same labels in the same order.", only=("sequence",))
     overlap: float = option(
         0.0, "Share of a label's examples that all who hold it get; 1 divides nothing.", least=0, most=1,

@@ -328,6 +328,7 @@ def stream_of(
       StreamError: the labels or examples do not allow what is asked for.
     """
     labels = (dataset.train_labels, dataset.test_labels)
+    held_out = _held_out(experiment)
     if experiment.scenario == "domains":
         return streams.domain_sequence(
             *labels,
@@ -337,6 +338,7 @@ def stream_of(
             test_examples=experiment.test_examples,
             seed=experiment.split_seed,
             shared_base=dataset.shared_base,
+            **held_out,
         )
     if SCENARIOS.is_own(experiment.scenario):
         stream = _own(experiment, dataset, num_clients)
@@ -350,6 +352,7 @@ def stream_of(
             seed=experiment.split_seed,
             order_seed=experiment.seed,
             label_names=dataset.label_names,
+            **held_out,
         )
         if stream.excluded_labels:
             names = ", ".join(dataset.label_names[label] for label in stream.excluded_labels)
@@ -363,6 +366,11 @@ def stream_of(
     if experiment.max_test_documents is not None:
         stream = streams.fewer_tests(stream, experiment.max_test_documents, experiment.split_seed)
     return stream
+
+
+def _held_out(experiment: Experiment) -> dict[str, Any]:
+    share = experiment.validation_share
+    return {} if share is None else {"validation_share": share}
 
 
 def _own(experiment: Experiment, dataset: Any, num_clients: int) -> streams.TaskStream:
@@ -393,6 +401,7 @@ def _sequence(experiment: Experiment, dataset: Any, labels: Sequence[Any], num_c
         "seed": experiment.split_seed,
         "label_names": dataset.label_names,
         "overlap": experiment.overlap,
+        **_held_out(experiment),
     }
     if experiment.assign:
         assigned = _ids(experiment.assign, dataset)[:num_clients]

@@ -138,6 +138,7 @@ def reproduce(
     root: pathlib.Path,
     jobs: int,
     page: Optional[str] = None,
+    splits: Sequence[int] = (),
 ) -> None:
     """Runs what the rows still need, prints what there is, and writes the values of each run into `root`/values.csv.
 
@@ -149,24 +150,32 @@ def reproduce(
       root: the folder of all runs.
       jobs: runs at a time.
       page: FILE.md#NAME, where the table stands on a page, see `write_table`; None to print it alone.
+      splits: seeds of the making of tasks, each with every seed of training; none for the usual one.
 
     Raises:
       InputError: flags that `tffcl run` does not take, or no such place on the page.
       RunError: a run failed, or the folder cannot be made; the others are finished and shown first.
     """
+    places: list[tuple[str, tuple[str, ...]]] = [
+        (f"-split{split}", ("--split-seed", str(split))) for split in splits
+    ] or [("", ())]
     runs = {
-        (row.name, seed): _Run(root / f"{row.name}-seed{seed}", (*row.flags, *flags, "--seed", str(seed)))
+        row: [
+            _Run(root / f"{row.name}{place}-seed{seed}", (*row.flags, *flags, *more, "--seed", str(seed)))
+            for place, more in places
+            for seed in seeds
+        ]
         for row in rows
-        for seed in seeds
     }
-    for each in runs.values():
+    everything = [each for of_row in runs.values() for each in of_row]
+    for each in everything:
         parse_run(each.flags)  # what is wrong with the flags is found before anything runs
     if page is not None:
         write_table(page)
     storage.make_folder(root, "the folder of all runs")
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        failures = [failure for failure in pool.map(_Run.finish, runs.values()) if failure]
-    found = {row: [runs[row.name, seed].folder for seed in seeds if runs[row.name, seed].finished] for row in rows}
+        failures = [failure for failure in pool.map(_Run.finish, everything) if failure]
+    found = {row: [each.folder for each in of_row if each.finished] for row, of_row in runs.items()}
     with run_files.reading(root):
         values = table.values(found)
         shown = table.markdown(found, values)
@@ -177,7 +186,7 @@ def reproduce(
         for path in table.draw(found, root):
             click.echo(f"plot: {path}")
     if failures:
-        raise RunError(f"{len(failures)} of {len(runs)} runs failed; the first: {failures[0]}")
+        raise RunError(f"{len(failures)} of {len(everything)} runs failed; the first: {failures[0]}")
 
 
 @dataclasses.dataclass(frozen=True)

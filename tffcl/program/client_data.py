@@ -112,7 +112,7 @@ class EvaluatedOnValidation:
     def __post_init__(self) -> None:
         pairs = itertools.product(range(self.num_clients), range(self.num_tasks))
         if not any(len(next(iter(self.tasks.task(*pair).validation.values()), ())) for pair in pairs):
-            raise InputError("evaluate_on: no task holds examples out of training; choose by test examples of your own")
+            raise InputError("evaluate_on: no task holds examples out of training; give --validation-share")
 
     @property
     def num_clients(self) -> int:
