@@ -183,8 +183,8 @@ class Runtime(Options):
     """Where computations run."""
 
     runtime: str = option(
-        "local", "Where computations run: a TFF worker on this machine; this process, with its GPU if it has one; "
-        "--workers.", choices=("local", "in-process", "remote"), recorded=False,
+        "in-process", "Where computations run: in this process, with its GPU if it has one; in a TFF worker on this "
+        "machine; on --workers.", choices=("in-process", "local", "remote"), recorded=False,
     )  # fmt: skip
     workers: Optional[str] = option(
         None, "For --runtime remote: where `tffcl worker` runs; the clients of a round are spread over them.",
