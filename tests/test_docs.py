@@ -11,7 +11,7 @@ import pytest
 from tffcl.flags import parse_run
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
 
 def commands(page):
@@ -22,7 +22,10 @@ def commands(page):
     return [words[1:] for words in found if "..." not in words]
 
 
-TOLD = [pytest.param(words, id=" ".join(words)) for page in PAGES for words in commands(page)]
+TOLD = [
+    pytest.param(words, id=" ".join(words))
+    for words in dict.fromkeys(tuple(w) for page in PAGES for w in commands(page))
+]
 
 
 @pytest.mark.parametrize("words", TOLD)
