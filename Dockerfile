@@ -15,6 +15,6 @@ RUN pip install --no-cache-dir --no-deps /src
 
 USER tffcl
 WORKDIR /runs
-ENV TF_CPP_MIN_LOG_LEVEL=2 MPLCONFIGDIR=/tmp
+ENV MPLCONFIGDIR=/tmp
 ENTRYPOINT ["tffcl"]
 CMD ["--help"]
