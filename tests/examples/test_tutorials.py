@@ -1,0 +1,31 @@
+"""The Python of the tutorials runs as it is printed, page by page; `tests/test_docs.py` holds their commands."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "tutorials"
+BLOCKS = {path.stem: re.findall(r"```python\n(.*?)```", path.read_text(), re.S) for path in FOLDER.glob("*.md")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page, blocks in BLOCKS.items() if blocks])
+def test_the_python_of_a_page_prints_a_share(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in BLOCKS[page]:
+        exec(compile(block, page, "exec"), names)
+    printed = capsys.readouterr().out
+    shares = [float(number) for number in re.findall(r"(-?[\d.]+) (?:% right|points)", printed)]
+    assert shares
+    assert all(-100 <= share <= 100 for share in shares)
+
+
+def test_files_that_a_tutorial_shows_are_what_stands_there():
+    shown = BLOCKS["own-model"][0]
+    there = (FOLDER.parent / "examples" / "small_network.py").read_text()
+    without = re.sub(r'\n +""".*?"""', "", there.partition('"""\n\n')[2], flags=re.S)
+    assert shown == without
