@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from importlib import metadata
 from typing import Any, Optional
 
 import click
@@ -18,7 +17,7 @@ from tffcl.transfers.options import TRANSFERS
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(metadata.version("tffcl"), prog_name="tffcl")
+@click.version_option(package_name="tffcl", prog_name="tffcl")
 def tffcl() -> None:
     """Federated continual learning on TensorFlow Federated."""
 

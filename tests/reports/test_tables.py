@@ -31,9 +31,9 @@ MADE = {
 
 def test_results_as_text():
     assert reports.results_table([FEDSEIT]).splitlines() == [
-        "method   dataset  seed  clients x tasks  TTA %  forgotten %  sent up  sent down  seconds",
-        "-------  -------  ----  ---------------  -----  -----------  -------  ---------  -------",
-        "fedseit  trec6       1            2 x 2   70.0         10.0     2 MB      999 B     12.3",
+        "method   dataset  seed  clients x tasks  TTA %  forgotten %  sent up  sent down  seconds in rounds",
+        "-------  -------  ----  ---------------  -----  -----------  -------  ---------  -----------------",
+        "fedseit  trec6       1            2 x 2   70.0         10.0     2 MB      999 B               12.3",
     ]
 
 
@@ -50,7 +50,7 @@ def test_densities_have_columns_of_their_own_and_no_data_is_a_dash():
         "forgotten %": "-",
         "sent up": "-",
         "sent down": "-",
-        "seconds": "250",
+        "seconds in rounds": "250",
     }
     assert dict(zip(header, first))["NLL nats"] == "-"
 

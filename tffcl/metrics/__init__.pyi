@@ -5,6 +5,8 @@ from .attacks import reconstruction_r2 as reconstruction_r2
 from .epsilon import ClientEpsilon as ClientEpsilon
 from .epsilon import client_epsilon as client_epsilon
 from .epsilon import embedding_epsilon as embedding_epsilon
+from .scores import SCORES as SCORES
+from .scores import Score as Score
 from .scores import accuracy_by_task as accuracy_by_task
 from .scores import average_accuracy as average_accuracy
 from .scores import average_nll as average_nll

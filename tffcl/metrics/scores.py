@@ -11,6 +11,9 @@ Autoencoders are Efficient Continual Federated Learners, 2023 (ConFedMADE), appe
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -18,6 +21,37 @@ from tffcl.errors import InputError, check_whole
 
 BYTES_PER_VALUE = 4
 BYTES_PER_INDEX = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What a score is called, its unit, and which direction is better.
+
+    >>> SCORES["accuracy"].shown(0.7861), SCORES["nll"].shown(93.2), SCORES["nll"].direction
+    ('accuracy 78.6 %', 'NLL 93.20 nats', 'lower is better')
+    """
+
+    name: str
+    unit: str
+    scale: float  # from what results hold to the unit
+    digits: int
+    higher_is_better: bool
+
+    @property
+    def direction(self) -> str:
+        """In words."""
+        return f"{'higher' if self.higher_is_better else 'lower'} is better"
+
+    def number(self, value: float) -> str:
+        """A value in the unit, or "-" for NaN."""
+        return "-" if math.isnan(value) else f"{self.scale * value:.{self.digits}f}"
+
+    def shown(self, value: float) -> str:
+        """A value with its name and unit."""
+        return f"{self.name} {self.number(value)} {self.unit}"
+
+
+SCORES = {"accuracy": Score("accuracy", "%", 100, 1, True), "nll": Score("NLL", "nats", 1, 2, False)}
 
 
 def score_tensor(scores: ArrayLike, name: str = "scores") -> np.ndarray:

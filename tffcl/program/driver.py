@@ -122,7 +122,7 @@ def run_program(
         full_config["client_store"] = "files"
     tasks = TaskData(data, transfer, settings.seed, summarise, enrollment)
     with run_directory.open_run(output_dir, full_config, resume) as directory:
-        reporting = default_reporters(output_dir) if reporters is None else reporters
+        reporting = default_reporters(output_dir, full_config) if reporters is None else reporters
         if on_start is not None:
             on_start(directory.path)
         run = _Run(process, tasks, transfer, settings, directory, reporting, client_files, privacy)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 import click
+import psutil
 
 from tffcl.errors import InputError
 from tffcl.reports.curves import (
@@ -42,7 +44,8 @@ def show(folder: Union[str, pathlib.Path]) -> None:
     if results.get("nll"):
         click.echo(f"\n{nll_by_task_table(results)}")
     plots = write_plots(folder)
-    click.echo(f"\nrun directory: {folder} ({len(plots)} plots in {folder / 'plots'})")
+    whole = time.time() - psutil.Process().create_time()
+    click.echo(f"\nrun directory: {folder} ({len(plots)} plots in {folder / 'plots'}); {whole:.0f} s since the start")
 
 
 def report(

@@ -25,9 +25,10 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
     """One row a run: what it was, how well it did, what it forgot, what it sent.
 
     Accuracies in %, forgetting in percentage points (for densities: NLL and its rise in nats), bytes summed
-    over clients and rounds, time in seconds. A density is scored without task label, with the task known, and
-    with the newest parameters; where all tasks were pooled, on each of the original ones alone. A column that no run
-    has a value for is left out.
+    over clients and rounds. The seconds are those of rounds and ends of tasks: compilation, training, evaluation,
+    checkpoints; imports, data, tables and plots are none of them. A density is scored without task label, with the task
+    known, and with the newest parameters; where all tasks were pooled, on each of the original ones alone. A column
+    that no run has a value for is left out.
 
     Raises:
       InputError: no results.
@@ -50,7 +51,7 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
         "epsilon": [_epsilon(run) for run in results],
         "sent up": [_bytes(run.get("bytes_up")) for run in results],
         "sent down": [_bytes(run.get("bytes_down")) for run in results],
-        "seconds": [_seconds(run.get("seconds")) for run in results],
+        "seconds in rounds": [_seconds(run.get("seconds")) for run in results],
     }
     return _render_columns(columns, ("method", "dataset"), markdown)
 
