@@ -103,6 +103,7 @@ def test_mlflow_without_a_server(monkeypatch, tmp_path):
 
 @needs_wandb
 def test_weights_and_biases_offline(monkeypatch, tmp_path):
+    import wandb
     from wandb.proto import wandb_internal_pb2
     from wandb.sdk.internal.datastore import DataStore
 
@@ -110,6 +111,7 @@ def test_weights_and_biases_offline(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_SILENT", "true")
     report_to(trackers.tracker("wandb", CONFIG, tmp_path / "run"))
+    wandb.teardown()  # its service writes the file when it ends
     (path,) = pathlib.Path(tmp_path).glob("wandb/offline-run-*/*.wandb")
     store, told, settings = DataStore(), [], {}
     store.open_for_scan(str(path))
