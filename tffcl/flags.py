@@ -283,7 +283,7 @@ def run_and_show(experiment: Experiment) -> None:
 
     results = experiment.run()
     if results.directory is not None:
-        reports.show(results.directory)
+        reports.show(results.directory, experiment.plot_format)
 
 
 def script(method: str, *, compare: Sequence[str] = ()) -> Callable[[Callable[[Any], None]], Callable[..., None]]:

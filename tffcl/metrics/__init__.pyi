@@ -16,7 +16,9 @@ from .scores import dense_bytes as dense_bytes
 from .scores import forgetting as forgetting
 from .scores import forward_transfer as forward_transfer
 from .scores import mean_of_known as mean_of_known
+from .scores import mean_score as mean_score
 from .scores import new_task_nll as new_task_nll
 from .scores import score_tensor as score_tensor
+from .scores import shown_score as shown_score
 from .scores import sparse_bytes as sparse_bytes
 from .scores import task_averaged_test_accuracy as task_averaged_test_accuracy

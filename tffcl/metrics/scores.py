@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,6 +54,24 @@ class Score:
 
 
 SCORES = {"accuracy": Score("accuracy", "%", 100, 1, True), "nll": Score("NLL", "nats", 1, 2, False)}
+
+
+def mean_score(event: Mapping[str, Any]) -> Optional[tuple[str, float]]:
+    """What an event scores ("accuracy" or "nll"), and the mean over all clients and tasks so far; None without data."""
+    for name in SCORES:
+        rows = event.get(name) or []
+        known = [
+            one for row in (rows.values() if isinstance(rows, Mapping) else rows) for one in row if one is not None
+        ]
+        if known:
+            return name, float(np.mean(known))
+    return None
+
+
+def shown_score(event: Mapping[str, Any]) -> str:
+    """The mean score of an event with its name, unit and direction; empty without data."""
+    found = mean_score(event)
+    return "" if found is None else f"{SCORES[found[0]].shown(found[1])} ({SCORES[found[0]].direction})"
 
 
 def score_tensor(scores: ArrayLike, name: str = "scores") -> np.ndarray:

@@ -201,10 +201,12 @@ def numbers(event: Event) -> Iterator[tuple[Union[int, str], Union[int, str], st
             continue
         if isinstance(value, list):
             value = dict(enumerate(value))
-        for key, entry in (value if isinstance(value, Mapping) else {"": value}).items():
+        entries: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"": value}
+        for key, entry in entries.items():
             of_client = str(key).isdecimal()
-            client, metric = (int(key), name) if of_client else ("", f"{name}/{key}".rstrip("/"))
-            several = dict(enumerate(entry)) if isinstance(entry, list) and of_client else {"": entry}
+            client: Union[int, str] = int(key) if of_client else ""
+            metric = name if of_client else f"{name}/{key}".rstrip("/")
+            several: dict[Any, Any] = dict(enumerate(entry)) if isinstance(entry, list) and of_client else {"": entry}
             for task, number in several.items():
                 if isinstance(number, (int, float)):
                     yield client, task, metric, float(number)
@@ -225,18 +227,6 @@ def tidy_rows(event: Event, num_rounds: int) -> Iterator[tuple[Any, ...]]:
     end = "" if event["event"] == "round" else "end/"
     for client, task, metric, value in numbers(event):
         yield client, event["task"] if task == "" else task, number, f"{end}{metric}", value
-
-
-def mean_score(event: Event) -> Optional[tuple[str, float]]:
-    """What an event scores ("accuracy" or "nll"), and the mean over all clients and tasks so far; None without data."""
-    for name in metrics.SCORES:
-        rows = event.get(name) or []
-        known = [
-            one for row in (rows.values() if isinstance(rows, Mapping) else rows) for one in row if one is not None
-        ]
-        if known:
-            return name, float(np.mean(known))
-    return None
 
 
 class Headline:
@@ -264,7 +254,7 @@ class Headline:
             known = [value for value in event.get(name, {}).values() if value is not None]
             if known:
                 found[f"{name}/mean"] = float(np.mean(known))
-        scored = mean_score(event)
+        scored = metrics.mean_score(event)
         if scored is not None:
             found.update(self._of_scores(event, *scored))
         return round_number(event, self._num_rounds), {**found, **self._sums}

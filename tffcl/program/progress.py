@@ -12,7 +12,7 @@ import tqdm.auto
 import tqdm.notebook
 
 from tffcl import metrics
-from tffcl.program.events import Event, mean_score
+from tffcl.program.events import Event
 
 _END = -1  # the place of a task's end, behind its rounds
 
@@ -53,7 +53,7 @@ class ProgressBar:
         is_round, now = event["event"] == "round", time.monotonic()
         self._done += is_round
         self._estimate.add(event)
-        self._score = shown_score(event) or self._score
+        self._score = metrics.shown_score(event) or self._score
         left = self._estimate.left()
         about = [self._score] if self._score else []
         if left is not None and self._done < self._total:
@@ -152,9 +152,3 @@ def _faults_of(event: Event) -> Iterator[str]:
     for path, count in event.get("server_metrics", {}).items():
         if count and path.endswith("/rejected"):
             yield f"{where}: {path.removesuffix('/rejected')} at the server did not take what was not finite"
-
-
-def shown_score(event: Event) -> str:
-    """The mean score of an event with its name, unit and direction; empty without data."""
-    found = mean_score(event)
-    return "" if found is None else f"{metrics.SCORES[found[0]].shown(found[1])} ({metrics.SCORES[found[0]].direction})"
