@@ -232,6 +232,10 @@ class Output(Options):
     resume: bool = option(False, "Go on with the run in --output-dir where it stopped.", recorded=False)
     quiet: bool = option(False, "No progress and no information, only results and warnings.", recorded=False)
     verbose: bool = option(False, "A line for each round, with the losses of the clients.", recorded=False)
+    keep: str = option(
+        "last", "What stays of the checkpoints after the end: one compact state, with weights to 8 significant bits; "
+        "all of the last two, as exact as training; or none.", choices=("all", "last", "none"), recorded=False,
+    )  # fmt: skip
     plot_format: str = option(
         "png", "The format of plots; tables of a paper take svg or pdf.", choices=("png", "svg", "pdf"), recorded=False
     )

@@ -371,6 +371,7 @@ class Plan:
                 client_files=self.client_files(),
                 on_start=self._on_start,
                 finish=self._finish,
+                keep=self.keep,
             )
 
     def _on_start(self, folder: Optional[pathlib.Path]) -> None:
