@@ -238,9 +238,9 @@ def plot_average_so_far(
     return figures.save(
         figure,
         path,
-        f"{score.name} on the tasks so far,\n{over}",
+        f"Test {score.name} on the tasks so far,\n{over}",
         "After learning task",
-        f"{score.name} ({score.unit})",
+        f"Test {score.name} ({score.unit})",
     )
 
 

@@ -236,7 +236,7 @@ def plot_attention(history: Sequence[Event], path: PathLike, *, names: Names = N
     for axis, (client, (entries, tasks, values)) in zip(axes, shown.items()):
         axis.set_facecolor(SHADE)
         image = axis.imshow(values, cmap=scheme, vmin=low, vmax=largest, aspect="auto")
-        labels = [f"client {other + 1}, {_task_name(names, other, task)}" for other, task in entries]
+        labels = [f"client {other + 1}: {_task_name(names, other, task)}" for other, task in entries]
         axis.set_xticks(range(len(entries)), labels, fontsize=8, rotation=90)
         axis.set_yticks(range(len(tasks)), [_task_name(names, client, task) for task in tasks], fontsize=8)
         axis.set_title(f"Client {client + 1}", fontsize=9)
