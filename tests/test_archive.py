@@ -217,3 +217,64 @@ def test_wrong_values_and_a_full_disk(monkeypatch):
 def test_missing_keys():
     with pytest.raises(KeyError):
         Shelf()[0]
+
+
+def test_rounding_is_that_of_bfloat16():
+    rng = np.random.default_rng(1)
+    values = (rng.normal(size=10_000) * 10.0 ** rng.integers(-30, 30, 10_000)).astype(np.float32)
+    values = np.concatenate(
+        [values, np.float32([0.0, -0.0, 1.0, 1.00390625, 1.01171875, np.inf, -np.inf, np.nan, 1e-45])]
+    )
+    import tensorflow as tf
+
+    expected = tf.cast(tf.cast(values, tf.bfloat16), tf.float32).numpy()
+    np.testing.assert_array_equal(archive.rounded(values), expected)
+    largest = np.float32([np.finfo(np.float32).max])
+    np.testing.assert_array_equal(archive.rounded(largest), largest)  # rather than infinite
+
+
+PACKED = {
+    "dense": np.random.default_rng(2).normal(size=(3, 5000)).astype(np.float32),
+    "sparse": np.random.default_rng(3).normal(size=9000).astype(np.float32) * (np.arange(9000) % 7 == 0),
+    "zeros": np.zeros([2, 4096], np.float32),
+    "no rows": np.zeros([0, 5000], np.float32),
+    "few": np.float32([[1.001, -2.0]]),
+    "numbers": np.arange(10_000),
+    "negative zero": np.full(5000, -0.0, np.float32),
+    "three axes": np.random.default_rng(4).normal(size=(2, 50, 60)).astype(np.float32),
+}
+
+
+def test_what_is_packed_comes_back_in_its_form_and_equal_rows_stand_once(tmp_path):
+    path = tmp_path / "a.npz"
+    archive.write(path, archive.packed([*PACKED.items(), ("again", PACKED["dense"][1]), ("alike", PACKED["dense"])]))
+    found = archive.Packed(path)
+    assert set(found.names) == {*PACKED, "again", "alike"}
+    for name, array in PACKED.items():
+        large = array.dtype == np.float32 and array.size >= archive.PACKED_FROM
+        expected = archive.rounded(array) if large else array
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found[name].view(np.uint8), np.ascontiguousarray(expected).view(np.uint8))
+        assert found.num_bytes(name) == array.nbytes
+    np.testing.assert_array_equal(found["again"], found["dense"][1])
+    assert sum(name.startswith("row/") for name in np.load(path)) == 3 + 1 + 1 + 1 + 2
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"index": np.frombuffer(b"[1", np.uint8)},
+        {"index": np.frombuffer(b'{"dense": [[3, 5000], [0, 1, 99]]}', np.uint8)},
+        {"index": np.frombuffer(b'{"dense": [[3, 9000], [0, 1, 2]]}', np.uint8)},
+        {"index": np.frombuffer(b'{"dense": [[3, 5000], []]}', np.uint8)},
+        {"row/0": np.zeros(3, np.uint8)},
+        {"row/0": np.frombuffer(b"\x05\x00\x00\x00" * 3 + b"x" * 15, np.uint8)},
+    ],
+    ids=str,
+)
+def test_a_packed_archive_of_another_make_is_one_line(tmp_path, changed):
+    path = tmp_path / "a.npz"
+    stored = dict(archive.packed([("dense", PACKED["dense"])]))
+    archive.write(path, {**stored, **changed})
+    with pytest.raises(RunError, match="is damaged, or no archive of a finished run"):
+        archive.Packed(path)["dense"]

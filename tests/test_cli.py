@@ -75,7 +75,7 @@ def test_list_shows_which_method_takes_which_kind_of_data(run):
     ("line", "parts"),
     [
         ("nothing", ["nothing"]),
-        ("report", ["RUN_DIR"]),
+        ("report", ["RUN"]),
         ("worker", ["--port", "--check"]),
         ("worker --port 70000", ["--port", "70000"]),
         ("worker --port 0 --threads 0", ["--threads"]),
@@ -94,4 +94,4 @@ def test_report_of_no_run(run, tmp_path):
     wrong(run("report", tmp_path), "expected a run directory")
     wrong(run("report", tmp_path / ("n" * 300)), "no such run directory")
     (tmp_path / "config.json").write_text("{}")
-    wrong(run("report", tmp_path), "results.json", "resume the run to finish it")
+    wrong(run("report", tmp_path), f"{tmp_path}: its files are not as a run writes them", "num_tasks")

@@ -13,14 +13,19 @@
 """
 
 import atexit
-import importlib.metadata
+import importlib
 import sys
+from typing import Any
 
 import lazy_loader
 
-__version__ = importlib.metadata.version("tffcl")
+_getattr, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":  # looking it up takes as long as all else that the command line needs
+        return importlib.import_module("importlib.metadata").version("tffcl")
+    return _getattr(name)
 
 
 def _end_stock_context() -> None:

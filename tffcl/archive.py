@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import hashlib
+import json
 import math
 import os
 import struct
@@ -117,6 +119,125 @@ def _num_bytes(file: IO[bytes]) -> int:
     if dtype.hasobject:
         raise ValueError("an array holds Python objects")
     return file.tell() + math.prod(shape) * dtype.itemsize
+
+
+# -- archives for keeping: small, with weights that are rounded ---------------------------------------------------
+
+PACKED_FROM = 4096  # values of a float32 array from which it is rounded and compressed
+PACKED_BITS = 8  # significant bits that its values keep, as bfloat16 does: each is off by 0.2 % at most
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    """float32 values with `PACKED_BITS` significant bits, to the nearest, ties to even; what is not finite stays.
+
+    >>> rounded(np.float32([1.0, 1.00390625, -3.1415927, 0.0]))
+    array([ 1.      ,  1.      , -3.140625,  0.      ], dtype=float32)
+    """
+    drop = np.uint32(24 - PACKED_BITS)
+    words = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    last = (words >> drop) & np.uint32(1)
+    near = (words + np.uint32((1 << int(drop) - 1) - 1) + last) & np.uint32(2**32 - (1 << int(drop)))
+    found = near.view(np.float32)
+    return np.where(np.isfinite(found), found, values).astype(np.float32)
+
+
+def packed(arrays: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+    """Arrays as `write` takes them: large float32 ones rounded and compressed, equal rows once; others as they are.
+
+    A row is what the first axis counts.
+    """
+    index: dict[str, tuple[list[int], list[int]]] = {}
+    known: dict[bytes, int] = {}
+    for name, array in arrays:
+        array = np.asanyarray(array)
+        if array.dtype != np.float32 or array.size < PACKED_FROM:
+            yield f"whole/{name}", array
+            continue
+        numbers = []
+        for row in array.reshape(len(array) if array.ndim > 1 else 1, -1):
+            near = rounded(row)
+            digest = hashlib.sha256(near.tobytes()).digest()
+            if digest not in known:
+                known[digest] = len(known)
+                yield f"row/{known[digest]}", _row_packed(near)
+            numbers.append(known[digest])
+        index[name] = (list(array.shape), numbers)
+    yield "index", np.frombuffer(json.dumps(index).encode(), np.uint8)
+
+
+class Packed:
+    """The arrays of a file that `packed` gave, one by one.
+
+    Raises:
+      RunError: no such file, or it is damaged or of another kind.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._path = path
+        self._stored = read(path, "index")
+        with self._checked():
+            self._index = json.loads(self._stored.pop("index").tobytes())
+            whole = [name.removeprefix("whole/") for name in self._stored if name.startswith("whole/")]
+            self.names = (*self._index, *whole)
+
+    @contextlib.contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except _DAMAGE as error:
+            raise errors.RunError(
+                f"{os.fspath(self._path)} is damaged, or no archive of a finished run: {error}"
+            ) from error
+
+    def num_bytes(self, name: str) -> int:
+        """Of an array as it was."""
+        with self._checked():
+            return 4 * math.prod(self._index[name][0]) if name in self._index else self._stored[f"whole/{name}"].nbytes
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        with self._checked():
+            if name not in self._index:
+                return self._stored[f"whole/{name}"]
+            shape, numbers = self._index[name]
+            size = math.prod(shape) // len(numbers)
+            return np.stack([_row_unpacked(self._stored[f"row/{each}"], size) for each in numbers]).reshape(shape)
+
+
+# A row is the places of what is not 0, as bits, then two bytes of each such value: exponents, which are much alike, and
+# the rest of the significant bits with the sign. Each part is compressed by itself.
+_PARTS = struct.Struct("<3I")
+
+
+def _row_packed(row: np.ndarray) -> np.ndarray:
+    there = row.view(np.uint32) != 0
+    words = row.view(np.uint32)[there]
+    exponents, rest = ((words >> np.uint32(shift)).astype(np.uint8) for shift in (23, 16))
+    rest = (rest & np.uint8(0x7F)) | ((words >> np.uint32(24)).astype(np.uint8) & np.uint8(0x80))
+    # Bytes of weights repeat nowhere, and looking for that is slow.
+    parts = [zlib.compress(np.packbits(there).tobytes()), *map(_by_frequency, (exponents, rest))]
+    return np.frombuffer(b"".join([_PARTS.pack(*map(len, parts)), *parts]), np.uint8)
+
+
+def _by_frequency(part: np.ndarray) -> bytes:
+    compressor = zlib.compressobj(strategy=zlib.Z_HUFFMAN_ONLY)
+    return compressor.compress(part.tobytes()) + compressor.flush()
+
+
+def _row_unpacked(stored: np.ndarray, size: int) -> np.ndarray:
+    content, start = stored.tobytes(), _PARTS.size
+    parts = []
+    for length in _PARTS.unpack_from(content):
+        part = zlib.decompressobj().decompress(content[start : start + length], size + 8)  # no more than it may be
+        parts.append(np.frombuffer(part, np.uint8).astype(np.uint32))
+        start += length
+    if len(parts[0]) != -(-size // 8):
+        raise ValueError(f"a row has not the {size} values that its index says")
+    there = np.unpackbits(parts[0].astype(np.uint8), count=size).astype(bool)
+    words = np.zeros(size, np.uint32)
+    words[there] = (
+        (parts[1] << np.uint32(23)) | ((parts[2] & 0x7F) << np.uint32(16)) | ((parts[2] & 0x80) << np.uint32(24))
+    )
+    return words.view(np.float32)
 
 
 class Shelf:

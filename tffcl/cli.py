@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from importlib import metadata
 from typing import Any, Optional
 
 import click
@@ -18,7 +17,7 @@ from tffcl.transfers.options import TRANSFERS
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(metadata.version("tffcl"), prog_name="tffcl")
+@click.version_option(package_name="tffcl", prog_name="tffcl")
 def tffcl() -> None:
     """Federated continual learning on TensorFlow Federated."""
 
@@ -196,19 +195,39 @@ def reproduce_fil_ver(
 
 
 @tffcl.command()
-@click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...")
-@click.option("--markdown", is_flag=True, help="Tables in Markdown.")
-@click.option("--plots/--no-plots", default=True, show_default=True, help="Draw RUN_DIR/plots/*.png.")
+@click.argument("run_dirs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--group-by",
+    type=click.Choice(("method", "run")),
+    default="method",
+    show_default=True,
+    help="A row for each method, runs that differ in their seeds alone together; or for each run.",
+)
+@click.option("--against", metavar="ROW", help="Also the paired differences from this row, with their significance.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", "markdown", "latex", "html")),
+    help="Of the tables; html is one page with curves, settings and clients.  [default: by --output, else text]",
+)
+@click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE; none for the terminal.")
+@click.option("--plots/--no-plots", default=None, help="Draw RUN/plots/.  [default: for a single run]")
+@click.option(
+    "--plot-format", type=click.Choice(("png", "svg", "pdf")), default="png", show_default=True, help="Of plots."
+)
 @click.option(
     "--compare", metavar="FILE|DIR",
     help="All runs in one picture: of densities the NLL after each task, in FILE; of classifiers two pictures in DIR, "
     "accuracy after each round and on each task at the end.",
 )  # fmt: skip
-def report(run_dirs: tuple[str, ...], markdown: bool, plots: bool, compare: Optional[str]) -> None:
-    """Tables and plots of finished runs."""
+def report(run_dirs: tuple[str, ...], **options: Any) -> None:
+    """Tables and plots of runs: run directories, or folders that are searched for them.
+
+    Runs of one method are averaged over their seeds, with 95 % intervals; unfinished ones are shown as far as they are.
+    """
     from tffcl.reports import summary
 
-    summary.report(run_dirs, markdown=markdown, plots=plots, compare=compare)
+    summary.report(run_dirs, **options)
 
 
 @tffcl.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import json
 import logging
@@ -21,11 +22,6 @@ from tffcl.experiment.groups import SCENARIOS, data_with_defaults
 from tffcl.options import Field, OptionError, fields_of, flat, parse, shown
 from tffcl.runtime import quiet
 from tffcl.transfers.options import TRANSFERS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -146,6 +142,8 @@ class ExperimentCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         experiment = self.experiment(ctx)
+        level = logging.WARNING if experiment.quiet else logging.DEBUG if experiment.verbose else logging.INFO
+        logging.getLogger("tffcl").setLevel(level)
         if ctx.params["print_config"]:
             click.echo(experiment.to_toml(), nl=False)
         elif self._compare:
@@ -242,6 +240,7 @@ def _document(path: str) -> dict[str, Any]:
     """
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8-sig")
+        tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
         document = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -284,7 +283,7 @@ def run_and_show(experiment: Experiment) -> None:
 
     results = experiment.run()
     if results.directory is not None:
-        reports.show(results.directory)
+        reports.show(results.directory, experiment.plot_format)
 
 
 def script(method: str, *, compare: Sequence[str] = ()) -> Callable[[Callable[[Any], None]], Callable[..., None]]:

@@ -19,7 +19,6 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from typing import Any
 
 from tffcl.errors import InputError, TffclError
@@ -86,7 +85,9 @@ class Registry:
             return False
         return bool(_REFERENCE.fullmatch(reference)) or reference in self._installed()
 
-    def _installed(self) -> Mapping[str, metadata.EntryPoint]:
+    def _installed(self) -> Mapping[str, Any]:
+        from importlib import metadata  # slow to import, and names that ship do without
+
         points: Any = metadata.entry_points()
         # Python 3.9 gives a mapping of groups.
         chosen = points.select(group=self.group) if hasattr(points, "select") else points.get(self.group, ())

@@ -160,7 +160,7 @@ def test_report_of_its_run(run, finished):
     *_, made = finished
     for plot in (made / "plots").iterdir():
         plot.unlink()
-    done = run("report", made, "--markdown")
+    done = run("report", made, "--format", "markdown")
     assert done.returncode == 0, done.stderr
     assert "| fedseit" in done.stdout
     assert list((made / "plots").glob("*.png"))

@@ -82,7 +82,7 @@ def _folders(made, tmp_path_factory):
             folders[name] = tmp_path_factory.mktemp(name) / "run"
             run_program(
                 made[name], systems.Data(make), transfer, num_rounds=1, seed=1, reporters=[],
-                output_dir=folders[name], summarise=lambda one: one.train["x"].astype(np.float32),
+                output_dir=folders[name], keep="all", summarise=lambda one: one.train["x"].astype(np.float32),
             )  # fmt: skip
     return folders
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
 import json
 import os
@@ -18,7 +19,7 @@ import pytest
 from run_directories import StopAfter, StopError, history, results
 
 from tffcl import storage
-from tffcl.errors import RunError
+from tffcl.errors import InputError, RunError
 from tffcl.program import ClientFiles, cohorts, driver, state
 
 NUM_EVENTS = 3 * (2 + 1)  # tasks x (rounds + the task's end)
@@ -92,6 +93,83 @@ def test_a_finished_run_resumed_stays_as_it_is(tiny, process, straight):
     assert (straight / "results.json").read_bytes() == before
 
 
+@pytest.mark.parametrize("keep", ["all", "last", "none"])
+def test_a_finished_run_stays_as_it_is_whatever_is_kept_of_its_checkpoints(tiny, process, straight, tmp_path, keep):
+    made = tiny.run(process, tmp_path, clients_per_round=2, keep=keep)
+    same(tmp_path, straight)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    again = tiny.run(process, tmp_path, clients_per_round=2, keep=keep, resume=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert again.to_json() == made.to_json()
+    manifests = {"all": 2, "last": 1, "none": 0}[keep]
+    assert len(list((tmp_path / "checkpoints").glob("*.json"))) == manifests
+
+
+def test_other_words_for_what_is_kept_are_one_line(tiny, process, tmp_path):
+    with pytest.raises(InputError, match="keep: expected one of all, last, none; found 'some'"):
+        tiny.run(process, tmp_path, keep="some")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("packed_from", [1, 10**9], ids=["rounded", "as it is"])
+def test_the_compact_state_is_the_last_checkpoint_up_to_its_rounding(tiny, process, tmp_path, monkeypatch, packed_from):
+    from tffcl import archive
+    from tffcl.program.results import Settings
+    from tffcl.program.run_directory import Checkpoints, History
+
+    monkeypatch.setattr(archive, "PACKED_FROM", packed_from)
+    found = []
+    for keep in ("all", "last"):
+        folder = tmp_path / keep
+        tiny.run(process, folder, clients_per_round=2, keep=keep)
+        checkpoints = Checkpoints(folder / "checkpoints")
+        first = state.first_state(process, 3, Settings(2, 7))
+        found.append((checkpoints.restore(first, History(folder / "history.jsonl")), checkpoints.client_bytes()))
+    (exact, sizes), (compact, same_sizes) = found
+    assert sizes == same_sizes
+    tolerance = 2**-8 if packed_from == 1 else 0
+    pairs = [(exact.server["shared"], compact.server["shared"])]
+    for client in range(3):
+        assert list(exact.store[client]) == list(compact.store[client])
+        pairs += zip(exact.store[client].values(), compact.store[client].values())
+    pairs += zip(exact.base.rows(range(9)), compact.base.rows(range(9)))
+    for one, other in pairs:
+        one, other = np.asarray(one), np.asarray(other)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=0)
+    assert exact.base.entries == compact.base.entries
+    assert (exact.task, exact.round, exact.selections) == (compact.task, compact.round, compact.selections)
+    # Summaries of tasks, which this transfer has none of, are kept too.
+    exact.base.add(0, 7, np.ones(exact.base.knowledge_size), {"centroids": np.eye(2, dtype=np.float32)})
+    checkpoints = Checkpoints(tmp_path / "summarised")
+    history = History(tmp_path / "all" / "history.jsonl")
+    content = (tmp_path / "all" / "history.jsonl").read_bytes()
+    history.read(len(content), hashlib.sha256(content).hexdigest())
+    checkpoints.finish(exact, history, "last")
+    again = Checkpoints(tmp_path / "summarised").restore(first, history)
+    np.testing.assert_array_equal(again.base.summary(9)["centroids"], np.eye(2))
+    assert again.base.summary(8) is None
+
+
+def test_a_compact_state_without_results_is_one_line(tiny, process, tmp_path):
+    tiny.run(process, tmp_path, clients_per_round=2)
+    (tmp_path / "results.json").unlink()
+    with pytest.raises(RunError, match=r"compact state of a run that had ended, and its results\.json is gone"):
+        tiny.run(process, tmp_path, clients_per_round=2, resume=True)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip"])
+def test_a_damaged_compact_state_is_one_line(tiny, process, tmp_path, damage):
+    from tffcl.program.run_directory import Checkpoints
+
+    tiny.run(process, tmp_path, clients_per_round=2)
+    (path,) = (tmp_path / "checkpoints").glob("*.npz")
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] if damage == "truncate" else content[:300] + b"\x55" + content[301:])
+    with pytest.raises(RunError, match="is damaged"):
+        Checkpoints(tmp_path / "checkpoints").client_bytes()
+
+
 def test_in_memory_equals_on_disk(tiny, process, straight):
     assert tiny.run(process, clients_per_round=2).to_json()["accuracy"] == results(straight)["accuracy"]
 
@@ -130,7 +208,10 @@ def test_a_history_shorter_than_its_checkpoint_is_an_error(tiny, process, stoppe
         tiny.run(process, folder, clients_per_round=2, resume=True)
 
 
-def test_only_the_last_two_checkpoints_stay(straight):
+def test_only_the_last_two_checkpoints_stay(tiny, process, straight, tmp_path):
+    whole, straight = straight, tmp_path
+    tiny.run(process, straight, clients_per_round=2, keep="all")
+    same(whole, straight)
     names = sorted(path.name for path in (straight / "checkpoints").iterdir())
     steps = [NUM_EVENTS - 1, NUM_EVENTS]
     assert [name for name in names if name[0].isdigit()] == [

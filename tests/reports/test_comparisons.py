@@ -117,8 +117,9 @@ def test_bars_by_hand(tmp_path, drawn):
     axis = figure.axes[0]
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["Task 1\nupright", "Task 2\nturned", "Average"]
     spreads, lines = axis.collections
-    # The standard deviation of 25 and 75 is 50 / sqrt(2).
-    np.testing.assert_allclose(spreads.get_segments()[0][:, 1], [50 - 50 / 2**0.5, 50 + 50 / 2**0.5])
+    # t s / sqrt(n) of 25 and 75: t of one degree of freedom is tan(0.475 pi), s is 50 / sqrt(2).
+    half = 25 * np.tan(0.475 * np.pi)
+    np.testing.assert_allclose(spreads.get_segments()[0][:, 1], [50 - half, 50 + half])
     assert [segment[0, 1] for segment in lines.get_segments()] == [90, 60, 75]
     assert [text.get_text() for text in axis.texts] == [*("50", "88", "69"), *("75", "100", "88"), *("90", "60", "75")]
 

@@ -45,7 +45,7 @@ def numbers_or_one_line(call):
 def test_results_with_a_value_of_another_kind(folder, key):
     for other in OTHERS:
         write(folder, {**RESULTS, key: other}, [ROUND])
-        numbers_or_one_line(lambda: report([str(folder)], markdown=True, plots=False))
+        numbers_or_one_line(lambda: report([str(folder)], form="markdown", plots=False))
 
 
 @pytest.mark.parametrize("key", ["task", "round", "accuracy", "bytes_up"])
@@ -65,6 +65,6 @@ def test_what_is_wrong_is_said_of_the_run(folder):
 def test_where_plots_cannot_be_written_the_tables_are_shown_and_then_one_line(folder, capsys):
     (folder / "plots").write_text("in the way")
     with pytest.raises(RunError, match=r"plots: cannot be a folder of plots: .*plots is a file"):
-        report([str(folder)], markdown=True, plots=True)
+        report([str(folder)], form="markdown", plots=True)
     assert "| fedseit |" in capsys.readouterr().out
     assert (folder / "plots").read_text() == "in the way"

@@ -58,7 +58,7 @@ def test_all_plots_of_a_run(tmp_path):
     (tmp_path / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in HISTORY))
     (tmp_path / "results.json").write_text(json.dumps({**RESULTS, "config": {"tasks": [["3", "7", "9"]] * 2}}))
     np.savez(tmp_path / "samples.npz", samples=np.zeros([2, 2, 3, 8, 8], np.uint8))
-    names = ["communication", "accuracy_matrix", "nll_by_task", "attention", "samples"]
+    names = ["communication", "nll-matrix", "nll-by-task", "attention", "samples"]
     paths = reports.write_plots(tmp_path)
     assert [path.stem for path in paths] == names
     assert all(map(is_png, paths))
@@ -89,7 +89,7 @@ def test_nothing_to_plot(tmp_path):
 
 
 def test_the_three_ways_stand_side_by_side():
-    header, _, row = reports.results_table([RESULTS], markdown=True).splitlines()
+    header, _, row = reports.results_table([RESULTS], form="markdown").splitlines()
     cells = dict(zip(*([cell.strip() for cell in line.strip("|").split("|")] for line in (header, row))))
     assert (cells["NLL nats"], cells["task known"], cells["newest"]) == ("87.00", "86.00", "115.00")
     assert (cells["forgotten nats"], cells["(newest)"]) == ("4.00", "60.00")

@@ -67,13 +67,13 @@ def test_write_plots_of_a_run(tmp_path):
     running = reports.write_plots(tmp_path)
     assert [path.name for path in running] == [
         "communication.png",
-        "accuracy_per_round_client_1.png",
-        "accuracy_per_round_client_2.png",
+        "accuracy-by-round-client-1.png",
+        "accuracy-by-round-client-2.png",
         "accuracy-by-round.png",
     ]
     (tmp_path / "results.json").write_text(json.dumps(RESULTS))
     paths = reports.write_plots(str(tmp_path))
-    assert paths[-1] == tmp_path / "plots" / "accuracy_matrix.png"
+    assert paths[-1] == tmp_path / "plots" / "accuracy-matrix.png"
     assert sorted(paths) == sorted((tmp_path / "plots").iterdir())
     assert all(map(is_png, paths))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import logging
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -19,6 +21,8 @@ from tffcl.options import Field, OptionError, checked, fields_of, flat, options_
 from tffcl.program.results import Settings
 from tffcl.transfers.options import SUPPLIED as TRANSFER_SUPPLIED
 from tffcl.transfers.options import TRANSFERS
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from tffcl.experiment.plan import Plan
@@ -272,6 +276,8 @@ class Experiment:
 
     def plan(self) -> Plan:
         """Loads the data and divides them: all that a run is built of."""
+        if "tensorflow" not in sys.modules:
+            logger.info("importing TensorFlow ...")
         from tffcl.experiment.plan import Plan
 
         return Plan(self)

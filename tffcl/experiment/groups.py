@@ -7,6 +7,7 @@ sizes, streams and schedules of the papers, and smaller ones for small data. No 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional
@@ -234,9 +235,26 @@ class Output(Options):
         None, "The run directory; none for a new one in runs/.", metavar="DIR", recorded=False
     )
     resume: bool = option(False, "Go on with the run in --output-dir where it stopped.", recorded=False)
+    quiet: bool = option(False, "No progress and no information, only results and warnings.", recorded=False)
+    verbose: bool = option(False, "A line for each round, with the losses of the clients.", recorded=False)
+    keep: str = option(
+        "last", "What stays of the checkpoints after the end: one compact state, with weights to 8 significant bits; "
+        "all of the last two, as exact as training; or none.", choices=("all", "last", "none"), recorded=False,
+    )  # fmt: skip
+    plot_format: str = option(
+        "png", "The format of plots; tables of a paper take svg or pdf.", choices=("png", "svg", "pdf"), recorded=False
+    )
+    track: Optional[str] = option(
+        None, "Also hand the headline of the run to a tracker; each is an extra, tffcl[wandb] or tffcl[mlflow].",
+        choices=("wandb", "mlflow"), recorded=False,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.quiet and self.verbose:
+            raise OptionError("quiet", "and --verbose contradict each other; give one of them")
+        if self.track is not None and importlib.util.find_spec(self.track) is None:
+            raise OptionError("track", f"{self.track} is not installed: pip install 'tffcl[{self.track}]'")
         if self.resume and self.output_dir is None:
             raise OptionError("resume", "needs the directory of the run to go on with: --output-dir DIR")
 

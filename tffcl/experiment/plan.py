@@ -27,6 +27,7 @@ from tffcl.models.network import with_label_mask
 from tffcl.options import OptionError
 from tffcl.program import cohorts
 from tffcl.program.client_data import ArrayData, EvaluatedOnValidation, scaled
+from tffcl.program.reporters import default_reporters
 from tffcl.program.results import Results
 from tffcl.program.state import RunState
 from tffcl.runtime import quiet
@@ -345,6 +346,10 @@ class Plan:
           build: makes the process in the place of the method.
         """
         self.folder = self.directory()
+        # A tracker that is missing is found before anything is built.
+        progress = "quiet" if self.experiment.quiet else "verbose" if self.experiment.verbose else "normal"
+        config = self.experiment.config()
+        reporters = default_reporters(self.folder, config, progress=progress, track=self.experiment.track)
         comes_and_goes = self.experiment.scenario == "domains" and self.method.pool != "all"
         with self.open_runtime():
             process = (build or self.method.process)(self)
@@ -359,12 +364,14 @@ class Plan:
                 evaluate_every=self.evaluate_every,
                 output_dir=self.folder,
                 resume=self.resume,
+                reporters=reporters,
                 config=self.config(),
                 enrollment=self.enrollment if comes_and_goes else None,
                 privacy=self.privacy,
                 client_files=self.client_files(),
                 on_start=self._on_start,
                 finish=self._finish,
+                keep=self.keep,
             )
 
     def _on_start(self, folder: Optional[pathlib.Path]) -> None:
@@ -372,7 +379,7 @@ class Plan:
         if folder is None:
             return
         with contextlib.suppress(OptionError):  # of objects that no file can name
-            text = self.experiment.replace(output_dir=None, resume=False).to_toml()
+            text = self.experiment.replace(output_dir=None, resume=False, track=None).to_toml()
             storage.write_whole(folder / "experiment.toml", text.encode())
         if self.frozen is not None:
             self.frozen.write(folder)

@@ -5,6 +5,8 @@ from .attacks import reconstruction_r2 as reconstruction_r2
 from .epsilon import ClientEpsilon as ClientEpsilon
 from .epsilon import client_epsilon as client_epsilon
 from .epsilon import embedding_epsilon as embedding_epsilon
+from .scores import SCORES as SCORES
+from .scores import Score as Score
 from .scores import accuracy_by_task as accuracy_by_task
 from .scores import average_accuracy as average_accuracy
 from .scores import average_nll as average_nll
@@ -14,7 +16,9 @@ from .scores import dense_bytes as dense_bytes
 from .scores import forgetting as forgetting
 from .scores import forward_transfer as forward_transfer
 from .scores import mean_of_known as mean_of_known
+from .scores import mean_score as mean_score
 from .scores import new_task_nll as new_task_nll
 from .scores import score_tensor as score_tensor
+from .scores import shown_score as shown_score
 from .scores import sparse_bytes as sparse_bytes
 from .scores import task_averaged_test_accuracy as task_averaged_test_accuracy

@@ -11,6 +11,11 @@ Autoencoders are Efficient Continual Federated Learners, 2023 (ConFedMADE), appe
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Optional
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -18,6 +23,55 @@ from tffcl.errors import InputError, check_whole
 
 BYTES_PER_VALUE = 4
 BYTES_PER_INDEX = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What a score is called, its unit, and which direction is better.
+
+    >>> SCORES["accuracy"].shown(0.7861), SCORES["nll"].shown(93.2), SCORES["nll"].direction
+    ('accuracy 78.6 %', 'NLL 93.20 nats', 'lower is better')
+    """
+
+    name: str
+    unit: str
+    scale: float  # from what results hold to the unit
+    digits: int
+    higher_is_better: bool
+
+    @property
+    def direction(self) -> str:
+        """In words."""
+        return f"{'higher' if self.higher_is_better else 'lower'} is better"
+
+    def number(self, value: float) -> str:
+        """A value in the unit, or "-" for NaN."""
+        return "-" if math.isnan(value) else f"{self.scale * value:.{self.digits}f}"
+
+    def shown(self, value: float) -> str:
+        """A value with its name and unit."""
+        return f"{self.name} {self.number(value)} {self.unit}"
+
+
+SCORES = {"accuracy": Score("accuracy", "%", 100, 1, True), "nll": Score("NLL", "nats", 1, 2, False)}
+
+
+def mean_score(event: Mapping[str, Any]) -> Optional[tuple[str, float]]:
+    """What an event scores ("accuracy" or "nll"), and the mean over all clients and tasks so far; None without data."""
+    for name in SCORES:
+        rows = event.get(name) or []
+        known = [
+            one for row in (rows.values() if isinstance(rows, Mapping) else rows) for one in row if one is not None
+        ]
+        if known:
+            return name, float(np.mean(known))
+    return None
+
+
+def shown_score(event: Mapping[str, Any]) -> str:
+    """The mean score of an event with its name, unit and direction; empty without data."""
+    found = mean_score(event)
+    return "" if found is None else f"{SCORES[found[0]].shown(found[1])} ({SCORES[found[0]].direction})"
 
 
 def score_tensor(scores: ArrayLike, name: str = "scores") -> np.ndarray:

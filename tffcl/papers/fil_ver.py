@@ -221,7 +221,7 @@ def reproduce_leak(only: Sequence[str], seeds: Sequence[int], flags: Sequence[st
     asked = [(_flags(method, beta, seed, flags), beta) for seed in seeds for method, beta in encoders]
     found = [_measured_or_kept(whole, beta, root) for whole, beta in asked]
     chosen = [row for rows in found for row in rows if row["name"] in wanted]
-    click.echo(reports.leak_table(_means(chosen), markdown=True))
+    click.echo(reports.leak_table(_means(chosen), form="markdown"))
     click.echo(f"\nmeans over {len(seeds)} seed{'s' * (len(seeds) > 1)}; kept in {root}")
 
 

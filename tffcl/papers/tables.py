@@ -26,6 +26,7 @@ from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
 from tffcl.program.run_directory import Checkpoints
 from tffcl.reports import run_files
+from tffcl.reports.tables import spread
 
 logger = logging.getLogger(__name__)
 
@@ -238,29 +239,6 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
     return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
-
-
-def spread(values: Sequence[float], digits: int = 1, signed: bool = False) -> str:
-    """Mean over seeds, and the half width of its 95 % interval by Student's t.
-
-    >>> spread([80.0, 84.0]), spread([80.0], 2), spread([])
-    ('82.0 +- 25.4', '80.00', '-')
-    >>> spread([1.0, 2.0, 3.0, 2.0], signed=True)
-    '+2.0 +- 1.3'
-    """
-    if not values:
-        return "-"
-    mean = f"{sum(values) / len(values):{'+' if signed else ''}.{digits}f}"
-    if len(values) == 1:
-        return mean
-    return f"{mean} +- {half_width(values):.{digits}f}"
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Half the width of the 95 % interval of a mean: t s / sqrt(n), s with n - 1 degrees of freedom; n is 2 or more."""
-    from scipy import stats
-
-    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
 
 
 def write_table(page: str, table: Optional[str] = None) -> None:

@@ -56,6 +56,7 @@ def run_program(
     client_files: Optional[ClientFiles] = None,
     on_start: Optional[OnStart] = None,
     finish: Optional[Finish] = None,
+    keep: str = "last",
 ) -> Results:
     """Lets every client learn its tasks one after another, in the TFF context that is installed.
 
@@ -92,6 +93,8 @@ def run_program(
         anything is learned.
       finish: called with the process, the state at the end and the path; what it returns is added to the results. Of
         clients whose states nobody here can read, the state has none.
+      keep: what stays of the checkpoints after the end: "last", one compact state, whose large arrays are rounded to 8
+        significant bits; "all", the last two checkpoints as they are; "none". Until then the last two stay.
 
     Returns:
       The results, as they stand in results.json.
@@ -101,6 +104,8 @@ def run_program(
       RunError: a run directory that exists already or is of another run, a full disk, a lost worker; a file of a client
         that cannot be written or read (the message names the client and the path).
     """
+    if keep not in run_directory.KEEP:
+        raise InputError(f"keep: expected one of {', '.join(run_directory.KEEP)}; found {keep!r}")
     settings = Settings(num_rounds, seed, clients_per_round, evaluate_every)
     if isinstance(data, StoredData):
         if client_files is None or transfer.needs_summaries:
@@ -122,9 +127,12 @@ def run_program(
         full_config["client_store"] = "files"
     tasks = TaskData(data, transfer, settings.seed, summarise, enrollment)
     with run_directory.open_run(output_dir, full_config, resume) as directory:
-        reporting = default_reporters(output_dir) if reporters is None else reporters
+        reporting = default_reporters(output_dir, full_config) if reporters is None else reporters
         if on_start is not None:
             on_start(directory.path)
+        stored = directory.finished()
+        if stored is not None:
+            return _as_it_ended(stored, directory, cohorts.scores_are(process), full_config)
         run = _Run(process, tasks, transfer, settings, directory, reporting, client_files, privacy)
         history = run.to_the_end()
         results = results_of(history, cohorts.scores_are(process), full_config)
@@ -132,8 +140,17 @@ def run_program(
             results = dataclasses.replace(results, more=finish(process, run.last_state(), directory.path))
         accounts = privacy_accounts(privacy, history, tasks.enrollment, process, transfer)
         results = dataclasses.replace(results, privacy=accounts)
-        directory.finish(results.to_json())
+        directory.finish(results.to_json(), run.state, keep)
     return dataclasses.replace(results, directory=directory.path)
+
+
+def _as_it_ended(
+    stored: Mapping[str, Any], directory: run_directory.RunDirectory, scores_are: str, config: Mapping[str, Any]
+) -> Results:
+    """The results of a run that has ended: of its history, and what stands in results.json besides."""
+    results = results_of(directory.history.events, scores_are, config)
+    more = {name: value for name, value in stored.items() if name not in {**results.to_json(), "privacy": None}}
+    return dataclasses.replace(results, more=more, privacy=stored.get("privacy", {}), directory=directory.path)
 
 
 class _Run:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 import psutil
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 NOT_FINITE, LOST = "its training was not finite", "its worker got lost"
 
 Event = dict[str, Any]
+_NO_NUMBERS = (
+    "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "nothing_learned",
+    "selection", "attention",
+)  # fmt: skip
+TIDY = ("method", "seed", "client", "task", "round", "metric", "value")  # the columns of `metrics.csv`
 Bytes = tuple[int, int]  # sparse-coded, dense
 Scores = Mapping[str, Sequence[Sequence[Optional[float]]]]  # by name: for every client its scores
 
@@ -180,6 +186,101 @@ def bytes_down(
         ]
         sent[client] = (sum(coded for coded, _ in costs), sum(dense for _, dense in costs))
     return sent
+
+
+def numbers(event: Event) -> Iterator[tuple[Union[int, str], Union[int, str], str, float]]:
+    """Every number in an event: client, the task that it is a score on, its name, and the number.
+
+    Client and task are "" where a number is of none. Of what the server measured only the scalars.
+
+    >>> list(numbers({"event": "round", "task": 1, "round": 0, "loss": {"2": 0.5}, "accuracy": {"0": [0.25, None]}}))
+    [(2, '', 'loss', 0.5), (0, 0, 'accuracy', 0.25)]
+    """
+    for name, value in event.items():
+        if name in _NO_NUMBERS:
+            continue
+        if isinstance(value, list):
+            value = dict(enumerate(value))
+        entries: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"": value}
+        for key, entry in entries.items():
+            of_client = str(key).isdecimal()
+            client: Union[int, str] = int(key) if of_client else ""
+            metric = name if of_client else f"{name}/{key}".rstrip("/")
+            several: dict[Any, Any] = dict(enumerate(entry)) if isinstance(entry, list) and of_client else {"": entry}
+            for task, number in several.items():
+                if isinstance(number, (int, float)):
+                    yield client, task, metric, float(number)
+
+
+def round_number(event: Event, num_rounds: int) -> int:
+    """The number of a round over all tasks, from 1; the end of a task belongs to its last round."""
+    return int(event["task"] * num_rounds + event.get("round", num_rounds - 1) + 1)
+
+
+def tidy_rows(event: Event, num_rounds: int) -> Iterator[tuple[Any, ...]]:
+    """The numbers of an event as rows of `TIDY` without method and seed.
+
+    Client and task count from 0, rounds over all tasks from 1. The task is the one that a score is on, else the one
+    that was being learned. What was measured when a task had ended has the name of its round's, with "end/" before it.
+    """
+    number = round_number(event, num_rounds)
+    end = "" if event["event"] == "round" else "end/"
+    for client, task, metric, value in numbers(event):
+        yield client, event["task"] if task == "" else task, number, f"{end}{metric}", value
+
+
+class Headline:
+    """The few numbers that say how a run goes, from its events in order.
+
+    `accuracy/mean` (%, over clients and tasks so far) or `nll/mean` (nats); `.../average_so_far`, the mean of those at
+    the ends of tasks; `.../forgetting` in the same unit; `.../task_1` and so on, a task's mean over clients;
+    `bytes/up_MB` and `bytes/down_MB`, all clients together, from the first round on; `loss/mean` and
+    `validation_loss/mean` over clients; `seconds` from the first round on.
+    """
+
+    def __init__(self, num_tasks: int, num_rounds: int):
+        self._num_tasks, self._num_rounds = num_tasks, num_rounds
+        self._sums = {"bytes/up_MB": 0.0, "bytes/down_MB": 0.0, "seconds": 0.0}
+        self._ends: list[Any] = []  # of each task, its scores
+        self._means: list[float] = []
+
+    def add(self, event: Event) -> tuple[int, dict[str, float]]:
+        """The number of the event's round over all tasks, and what there is to say of it."""
+        for name, scale in (("bytes_up", 1e6), ("bytes_down", 1e6)):
+            self._sums[f"{name.replace('_', '/')}_MB"] += sum(event.get(name, {}).values()) / scale
+        self._sums["seconds"] += event.get("seconds", 0.0)
+        found: dict[str, float] = {}
+        for name in ("loss", "validation_loss"):
+            known = [value for value in event.get(name, {}).values() if value is not None]
+            if known:
+                found[f"{name}/mean"] = float(np.mean(known))
+        scored = metrics.mean_score(event)
+        if scored is not None:
+            found.update(self._of_scores(event, *scored))
+        return round_number(event, self._num_rounds), {**found, **self._sums}
+
+    def _of_scores(self, event: Event, name: str, mean: float) -> dict[str, float]:
+        score, rows = metrics.SCORES[name], event[name]
+        found = {f"{name}/mean": score.scale * mean}
+        rows = list(rows.values()) if isinstance(rows, Mapping) else rows
+        by_task = np.full([len(rows), self._num_tasks], np.nan)
+        for client, row in enumerate(rows):
+            by_task[client, : len(row)] = [np.nan if one is None else one for one in row]
+        for task in range(event["task"] + 1):
+            value = metrics.mean_of_known(by_task[:, task])
+            if not math.isnan(value):
+                found[f"{name}/task_{task + 1}"] = score.scale * value
+        if event["event"] == "task_end":
+            self._ends.append(by_task)
+            self._means.append(score.scale * mean)
+            found[f"{name}/average_so_far"] = float(np.mean(self._means))
+            learned, seen = len(self._ends), event["task"] + 1
+            if 1 < learned == seen:
+                tensor = np.stack(self._ends, axis=1)[:, :, :seen]
+                lost = metrics.forgetting(tensor, higher_is_better=score.higher_is_better)
+                if not math.isnan(lost):
+                    found[f"{name}/forgetting"] = score.scale * lost
+        return found
 
 
 @dataclasses.dataclass(frozen=True)

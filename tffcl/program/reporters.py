@@ -1,32 +1,28 @@
-"""Observers of a run: a progress bar, TensorBoard, CSV, any TFF release manager."""
+"""Observers of a run: progress, TensorBoard, a table of all numbers, trackers, any TFF release manager."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import contextlib
+import csv
 import functools
+import io
 import os
 import pathlib
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Protocol, Union
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-import tqdm
 
 from tffcl import storage
 from tffcl.errors import RunError
+from tffcl.program import board, events, trackers
 from tffcl.program.events import Event
-
-_NO_NUMBERS = (
-    "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "nothing_learned",
-    "selection", "attention",
-)  # fmt: skip
+from tffcl.program.progress import ProgressBar
 
 
 class Reporter(Protocol):
@@ -40,37 +36,6 @@ class Reporter(Protocol):
 
     def close(self) -> None:
         """The run has ended, or failed."""
-
-
-class ProgressBar:
-    """One bar over all rounds on stderr, with the task and the mean accuracy over all tasks so far."""
-
-    def __init__(self, file: Any = None):
-        self._file = file
-        self._bar: Optional[tqdm.tqdm] = None
-
-    def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
-        done = sum(event["event"] == "round" for event in past)
-        self._bar = tqdm.tqdm(
-            total=num_tasks * num_rounds, initial=done, unit="round", file=self._file or sys.stderr, dynamic_ncols=True
-        )
-
-    def report(self, event: Event) -> None:
-        if self._bar is None:
-            return
-        shown = {"task": event["task"] + 1}
-        mean = mean_score(event)
-        if mean is not None:
-            shown["score"] = f"{mean:.3f}"
-        self._bar.set_postfix(shown, refresh=False)
-        self._bar.update(event["event"] == "round")
-        for line in _faults_of(event):
-            self._bar.write(line, file=self._file or sys.stderr)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        self._bar = None
 
 
 class Released:
@@ -108,83 +73,103 @@ class Released:
         """Nothing is held back but a last round whose task has not ended; a resumed run releases it."""
 
 
-class _RunFiles(Released):
-    """Released to files of a run directory, which are made anew from the run's history whenever it goes on.
+class MetricsTable:
+    """`metrics.csv` of a run directory: every number of the history in a row of its own.
 
-    So each round stands there once, whatever a killed run had reported, and however often it went on. `files` is their
-    pattern, below a folder that may not be there yet; `make` makes the manager that writes them.
+    A run that goes on writes it anew from its history, so that each number stands there once.
+
+    Args:
+      path: of the file.
+      config: of the run; "method" and "seed" stand in each row.
     """
 
-    def __init__(self, files: pathlib.Path, make: Callable[[], tff.program.ReleaseManager]):
-        super().__init__(None)
-        self._files, self._make = files, make
+    def __init__(self, path: pathlib.Path, config: Mapping[str, Any]):
+        self._path, self._run = path, [config.get("method", ""), config.get("seed", "")]
 
     def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
-        with _write_errors(self._files):
-            for path in self._files.parent.glob(self._files.name):
+        del num_tasks
+        self._num_rounds = num_rounds
+        lines = [row for event in past for row in self._rows(event)]
+        storage.write_whole(self._path, _as_csv([events.TIDY, *lines]))
+
+    def report(self, event: Event) -> None:
+        with _write_errors(self._path), self._path.open("ab") as file:
+            file.write(_as_csv(self._rows(event)))
+
+    def _rows(self, event: Event) -> list[list[Any]]:
+        return [[*self._run, *row] for row in events.tidy_rows(event, self._num_rounds)]
+
+    def close(self) -> None:
+        """Every row is in the file."""
+
+
+def _as_csv(rows: Iterable[Sequence[Any]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+class Board:
+    """A folder for TensorBoard with the headline of a run as scalars (`tffcl.program.events.Headline`).
+
+    The format of the file is TensorBoard's own; TensorFlow has no part in it. A run that goes on writes it anew.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+
+    def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
+        storage.make_folder(self._folder, "a folder for TensorBoard")
+        with _write_errors(self._folder):
+            for path in self._folder.glob("events.out.tfevents.*"):
                 path.unlink()
-            self._manager = self._make()
-        super().start(num_tasks, num_rounds, past)
+        self._path = self._folder / board.file_name()
+        self._headline = events.Headline(num_tasks, num_rounds)
+        found = [self._headline.add(event) for event in past]
+        storage.write_whole(self._path, board.header() + b"".join(board.scalars(*each) for each in found))
+
+    def report(self, event: Event) -> None:
+        step, numbers = self._headline.add(event)
+        with _write_errors(self._path), self._path.open("ab") as file:
+            file.write(board.scalars(step, numbers))
+
+    def close(self) -> None:
+        """Every scalar is in the file."""
 
 
-def default_reporters(output_dir: Optional[Union[str, os.PathLike[str]]]) -> list[Reporter]:
-    """A progress bar; with a run directory also `tensorboard/` and `metrics.csv` in it."""
-    reporters: list[Reporter] = [ProgressBar()]
+def default_reporters(
+    output_dir: Optional[Union[str, os.PathLike[str]]],
+    config: Optional[Mapping[str, Any]] = None,
+    *,
+    progress: Optional[str] = "normal",
+    track: Optional[str] = None,
+) -> list[Reporter]:
+    """Progress; with a run directory also `tensorboard/` and `metrics.csv` in it.
+
+    Args:
+      output_dir: the run directory.
+      config: of the run.
+      progress: "normal", "verbose" (a line for each round), or "quiet" for none.
+      track: a tracker that gets the headline too, see `tffcl.program.trackers`.
+
+    Raises:
+      InputError: a tracker that is unknown, or whose package is not installed.
+    """
+    config = config or {}
+    reporters: list[Reporter] = [] if progress == "quiet" else [ProgressBar(verbose=progress == "verbose")]
     if output_dir is not None:
         folder = pathlib.Path(output_dir)
-        board, table = folder / "tensorboard", folder / "metrics.csv"
-        reporters.append(
-            _RunFiles(board / "events.out.tfevents.*", lambda: tff.program.TensorBoardReleaseManager(board))
-        )
-        reporters.append(_RunFiles(table, lambda: tff.program.CSVFileReleaseManager(table, key_fieldname="round")))
+        reporters += [Board(folder / "tensorboard"), MetricsTable(folder / "metrics.csv", config)]
+    if track is not None:
+        reporters.append(trackers.tracker(track, config, output_dir))
     return reporters
 
 
-def _faults_of(event: Event) -> Iterator[str]:
-    """A line for each reason for which clients were left out, and for each part that rejected something."""
-    where = f"task {event['task']}, round {event['round']}" if "round" in event else f"task {event['task']}"
-    clients: dict[str, list[str]] = {}
-    for client, reason in event.get("left_out_reasons", {}).items():
-        clients.setdefault(reason, []).append(client)
-    for reason, some in clients.items():
-        yield f"{where}: client(s) {', '.join(some)} left out: {reason}"
-    if event.get("nothing_learned"):
-        unlearned = ", ".join(map(str, event["nothing_learned"]))
-        yield f"task {event['task']}: client(s) {unlearned} have learned nothing and send nothing to the others"
-    for path, count in event.get("server_metrics", {}).items():
-        if count and path.endswith("/rejected"):
-            yield f"{where}: {path.removesuffix('/rejected')} at the server did not take what was not finite"
-
-
-def mean_score(event: Event) -> Optional[float]:
-    """Mean score over all clients and tasks in an event; None without data."""
-    rows = event.get("accuracy") or event.get("nll") or []
-    known = [one for row in (rows.values() if isinstance(rows, Mapping) else rows) for one in row if one is not None]
-    return float(np.mean(known)) if known else None
-
-
 def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
-    """The numbers in an event by name: `loss/client_0`, `accuracy/client_0/task_1`, `seconds`.
-
-    Of what the server measured only the scalars.
-    """
-    for name, value in event.items():
-        if name in _NO_NUMBERS:
-            continue
-        if name == "server_metrics":
-            value = {path: number for path, number in value.items() if not isinstance(number, list)}
-        if isinstance(value, list):
-            value = {str(client): row for client, row in enumerate(value)}
-        if not isinstance(value, Mapping):
-            value = {"": value}
-        for key, entry in value.items():
-            prefix = f"{name}/client_{key}" if key.isdecimal() else f"{name}/{key}".rstrip("/")
-            named = (
-                [(f"{prefix}/task_{task}", number) for task, number in enumerate(entry)]
-                if isinstance(entry, list)
-                else [(prefix, entry)]
-            )
-            yield from ((label, float(number)) for label, number in named if isinstance(number, (int, float)))
+    """The numbers in an event by name: `loss/client_0`, `accuracy/client_0/task_1`, `seconds`."""
+    for client, task, metric, value in events.numbers(event):
+        parts = [metric] + ([f"client_{client}"] if client != "" else []) + ([f"task_{task}"] if task != "" else [])
+        yield "/".join(parts), value
 
 
 @contextlib.contextmanager

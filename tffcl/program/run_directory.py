@@ -7,6 +7,8 @@ were when they last changed (`client-NUMBER-STEP.npz`), what entered the knowled
 of the history so far, and of itself. So a round writes what has changed in it, whatever the number of clients, past
 tasks and entries. A checkpoint without a manifest does not exist; one that any of these sums does not fit, down to
 those of the arrays in the files, is passed over for the one before it.
+
+When a run has ended, one compact state stands in the place of its checkpoints, unless `--keep` says otherwise.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from tffcl.storage import PathLike
 from tffcl.transfers import KnowledgeBase
 
 _KEPT = 2
+KEEP = ("all", "last", "none")
 _FORMAT = 4
 _MANIFEST = re.compile(r"[0-9]{8}\.json", re.ASCII)
 _ARRAYS = re.compile(r"([0-9]{8}|client-[0-9]{4,}-[0-9]{8}|knowledge-[0-9]{6,})\.npz", re.ASCII)
@@ -121,10 +124,11 @@ _Files = dict[str, tuple[str, str, int]]
 
 
 class Checkpoints:
-    """The checkpoints of one run; the last two stay."""
+    """The checkpoints of one run; the last two stay, and after its end one compact state (`finish`)."""
 
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
+        self.compact = False  # whether what was restored is the compact state of a finished run
         self._clients: dict[int, _Files] = {}
         self._knowledge: list[tuple[int, str, str]] = []  # entries up to a file's end, its name and checksum
 
@@ -164,6 +168,38 @@ class Checkpoints:
         storage.write_json(self._folder / f"{step:08d}.json", {**manifest, "checksum": _checksum(manifest)})
         self._remove_old([*steps, step])
 
+    def finish(self, state: RunState, history: History, keep: str) -> None:
+        """After the end of a run: keeps what `keep` says, one of `KEEP`.
+
+        "last" writes one compact state (`tffcl.archive.packed`) in the place of all checkpoints. Large float32 arrays
+        are rounded to 8 significant bits: it serves for models and further tasks, but for no second results.
+
+        Raises:
+          RunError: it cannot be written; the checkpoints are untouched.
+        """
+        steps = self._steps()
+        if keep == "last":
+            step = 1 + (steps[-1] if steps else 0)
+            path = self._folder / f"{step:08d}.npz"
+            storage.make_folder(self._folder, "a folder of checkpoints")
+            archive.write(path, archive.packed(_all_arrays(state)))
+            manifest = {
+                "format": _FORMAT,
+                "packed": [path.name, archive.checksum(path)],
+                "task": state.task,
+                "round": state.round,
+                "fresh": state.fresh,
+                "selections": state.selections,
+                "history": [history.size, history.checksum],
+                "clients": len(state.store),
+                "entries": [list(entry) for entry in state.base.entries],
+                "knowledge_size": state.base.knowledge_size,
+            }
+            storage.write_json(path.with_suffix(".json"), {**manifest, "checksum": _checksum(manifest)})
+            self._remove_old([*steps, step], kept=1)
+        elif keep == "none":
+            self._remove_old(steps, kept=0)
+
     def any(self) -> bool:
         """Whether there is a checkpoint, whole or not."""
         return bool(self._steps())
@@ -201,6 +237,11 @@ class Checkpoints:
             for name, checksum in _files(manifest):
                 if archive.checksum(self._folder / name) != checksum:
                     raise RunError(f"{self._folder / name} is damaged: it is not what its checkpoint tells of")
+            if "packed" in manifest:
+                state = self._read_packed(manifest, template)
+                history.read(*manifest["history"])
+                self.compact = True
+                return state
             saved: dict[int, _Files] = {}
             server = archive.read(self._folder / manifest["server"][0])
             state = RunState(
@@ -218,6 +259,28 @@ class Checkpoints:
             return state
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{path} is no checkpoint of this run ({error!r})") from error
+
+    def _read_packed(self, manifest: Mapping[str, Any], template: RunState) -> RunState:
+        found = archive.Packed(self._folder / manifest["packed"][0])
+        if manifest["clients"] != len(template.store):
+            raise ValueError(f"{manifest['clients']} clients, expected {len(template.store)}")
+        server = {name: found[name] for name in found.names if name.startswith(("server/", _SECRET))}
+        states = (
+            OrderedDict((entry, found[f"client/{client}/{entry}"]) for entry in template.store.versions(client))
+            for client in range(manifest["clients"])
+        )
+        base = KnowledgeBase(manifest["knowledge_size"])
+        for number, (client, task) in enumerate(manifest["entries"]):
+            prefix = f"summary/{number}/"
+            summary = {name.removeprefix(prefix): found[name] for name in found.names if name.startswith(prefix)}
+            base.add(client, task, found[f"knowledge/{number}"], summary or None)
+        return RunState(
+            _server_state(server, template),
+            ClientStore(states),
+            base,
+            **{name: manifest[name] for name in ("selections", "task", "round", "fresh")},
+            secrets={name: server[_SECRET + name] for name in template.secrets},
+        )
 
     def _client_states(
         self, clients: list[list[tuple[str, str]]], template: RunState, saved: dict[int, _Files]
@@ -246,7 +309,14 @@ class Checkpoints:
           RunError: the checkpoint is not whole.
         """
         steps = self._steps()
-        clients = _read_manifest(self._folder / f"{steps[-1]:08d}.json")["clients"] if steps else []
+        manifest: Mapping[str, Any] = (
+            _read_manifest(self._folder / f"{steps[-1]:08d}.json") if steps else {"clients": []}
+        )
+        clients = manifest["clients"]
+        if "packed" in manifest:
+            found = archive.Packed(self._folder / manifest["packed"][0])
+            own = [[name for name in found.names if name.startswith(f"client/{one}/")] for one in range(clients)]
+            return [sum(map(found.num_bytes, names)) for names in own]
         return [sum(array.nbytes for array in self._read_client(files)[0].values()) for files in clients]
 
     def _write(self, written: list[pathlib.Path], name: str, arrays: archive.Named) -> tuple[str, str]:
@@ -278,12 +348,13 @@ class Checkpoints:
     def _steps(self) -> list[int]:
         return sorted(int(path.stem) for path in self._folder.glob("*.json") if _MANIFEST.fullmatch(path.name))
 
-    def _remove_old(self, steps: list[int]) -> None:
+    def _remove_old(self, steps: list[int], kept: int = _KEPT) -> None:
         """Manifests first, so that none stands without its files."""
-        for old in steps[:-_KEPT]:
+        newest = steps[len(steps) - kept :] if kept < len(steps) else steps
+        for old in steps[: len(steps) - len(newest)]:
             self._remove(self._folder / f"{old:08d}.json")
         used: set[str] = set()
-        for step in steps[-_KEPT:]:
+        for step in newest:
             with contextlib.suppress(RunError):  # damaged by others
                 used.update(name for name, _ in _files(_read_manifest(self._folder / f"{step:08d}.json")))
         for path in [*self._folder.glob("*.npz"), *self._folder.glob(".*")]:
@@ -322,9 +393,24 @@ def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
 
 def _files(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Name and checksum of every file of a checkpoint."""
+    if "packed" in manifest:
+        name, checksum = manifest["packed"]
+        return [(name, checksum)]
     clients = [part for parts in manifest["clients"] for part in parts]
     knowledge = [one[1:] for one in manifest["knowledge"]]
     return [(name, checksum) for name, checksum in (manifest["server"], *clients, *knowledge)]
+
+
+def _all_arrays(state: RunState) -> Iterator[tuple[str, np.ndarray]]:
+    """Every array of a state by name, one client and one entry of the knowledge base after the other."""
+    yield from _server_arrays(state).items()
+    for client in range(len(state.store)):
+        for entry, value in state.store[client].items():
+            yield f"client/{client}/{entry}", np.asarray(value)
+    for number in range(len(state.base)):
+        yield f"knowledge/{number}", state.base.rows([number])[0]
+        for name, value in (state.base.summary(number) or {}).items():
+            yield f"summary/{number}/{name}", value
 
 
 def _server_arrays(state: RunState) -> dict[str, np.ndarray]:
@@ -358,9 +444,23 @@ class RunDirectory:
         if self._checkpoints is None:
             return first
         state = self._checkpoints.restore(first, self.history)
+        if self._checkpoints.compact:
+            raise RunError(
+                f"{self.path} holds the compact state of a run that had ended, and its results.json is gone; run it "
+                "again in another directory"
+            )
         with self.advising():
             self.history.cut()
         return state or first
+
+    def finished(self) -> Optional[dict[str, Any]]:
+        """The results of a run that has ended, with its whole history; None while it goes on."""
+        if self.path is None or not os.path.lexists(self.path / "results.json"):
+            return None
+        results = storage.read_object(self.path / "results.json", "the results of a run", error=RunError)
+        content = storage.read_regular(self.path / "history.jsonl", "the history of a run", error=RunError)
+        self.history.read(len(content), hashlib.sha256(content).hexdigest())
+        return results
 
     def save(self, state: RunState) -> None:
         """Writes a checkpoint that knows of the history as it stands; the one before it stays whole if that fails."""
@@ -377,11 +477,12 @@ class RunDirectory:
                 raise
             raise RunError(f"{error}; the last checkpoint is whole: resume to go on from it") from error
 
-    def finish(self, results: Mapping[str, Any]) -> None:
-        """Writes results.json."""
-        if self.path is not None:
+    def finish(self, results: Mapping[str, Any], state: RunState, keep: str) -> None:
+        """Writes results.json, then keeps of the checkpoints what `keep` says (`Checkpoints.finish`)."""
+        if self.path is not None and self._checkpoints is not None:
             with self.advising():
                 storage.write_json(self.path / "results.json", results)
+            self._checkpoints.finish(state, self.history, keep)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 from .curves import plot_accuracy_bars as plot_accuracy_bars
 from .curves import plot_accuracy_by_round as plot_accuracy_by_round
 from .curves import plot_accuracy_per_round as plot_accuracy_per_round
+from .curves import plot_average_so_far as plot_average_so_far
 from .curves import plot_communication as plot_communication
 from .curves import plot_nll_by_task as plot_nll_by_task
 from .figures import load_samples as load_samples
@@ -9,6 +10,9 @@ from .figures import plot_attention as plot_attention
 from .figures import plot_samples as plot_samples
 from .run_files import load_history as load_history
 from .run_files import load_results as load_results
+from .runs import find_runs as find_runs
+from .runs import methods_table as methods_table
+from .runs import rows_of as rows_of
 from .summary import compare_plots as compare_plots
 from .summary import show as show
 from .summary import write_plots as write_plots

@@ -13,7 +13,7 @@ from tffcl import metrics
 from tffcl.errors import InputError
 from tffcl.reports import figures
 from tffcl.reports.run_files import Event, PathLike, total
-from tffcl.reports.tables import NLL_FIGURES
+from tffcl.reports.tables import NLL_FIGURES, half_width, scores_of
 
 History = Sequence[Event]
 NAN = float("nan")
@@ -182,6 +182,68 @@ def _draw_tasks(axis: Any, rounds: Sequence[Event], names: Optional[Sequence[str
     return lines
 
 
+def average_so_far(results: Mapping[str, Any]) -> np.ndarray:
+    """After each task, accuracy in % or NLL in nats on the tasks so far, mean over clients and tasks: float64 [T]."""
+    key, tensor = scores_of(results)
+    return metrics.SCORES[key].scale * metrics.average_accuracy(tensor)
+
+
+def plot_average_so_far(
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+    path: PathLike,
+    *,
+    chance: Optional[float] = None,
+    references: Optional[Mapping[str, Sequence[float]]] = None,
+) -> pathlib.Path:
+    """Mean score on the tasks so far after each task: a line for each method, its mean over seeds.
+
+    The band is the 95 % interval of that mean, where there are two seeds or more.
+
+    Args:
+      rows: name of a method -> the results of its runs.
+      path: its ending says the format.
+      chance: accuracy of a guess in %, a line; None where it is not known.
+      references: name -> final scores of the seeds of runs that learned all tasks at once (joint, offline): lines.
+
+    Raises:
+      InputError: no results, or accuracies and NLLs in one picture.
+    """
+    kinds = {scores_of(one)[0] for results in rows.values() for one in results}
+    if len(kinds) != 1:
+        raise InputError(f"expected runs that are all scored alike, got {', '.join(sorted(kinds)) or 'none'}")
+    score = metrics.SCORES[kinds.pop()]
+    figure = figures.new_figure(5.6, 3.4)
+    axis, lines = figure.subplots(), {}
+    for place, (name, several) in enumerate(rows.items()):
+        curves = [average_so_far(one) for one in several]
+        most = max(map(len, curves))
+        table = np.array([[*curve, *[NAN] * (most - len(curve))] for curve in curves])
+        tasks = [task for task in range(most) if not np.isnan(table[:, task]).all()]
+        known = [table[:, task][~np.isnan(table[:, task])] for task in tasks]
+        means, places = np.array([each.mean() for each in known]), np.array(tasks) + 1
+        look = figures.style(place)
+        (lines[name],) = axis.plot(places, means, **look)
+        if len(several) > 1:
+            half = np.array([_half_width(each) for each in known])
+            axis.fill_between(places, means - half, means + half, color=look["color"], alpha=0.18, linewidth=0)
+    for place, (name, finals) in enumerate((references or {}).items()):
+        lines[name] = axis.axhline(float(np.mean(finals)), **figures.reference_style(place))
+    if chance is not None and score.unit == "%":
+        lines["chance"] = axis.axhline(chance, **figures.reference_style(1 + len(references or {})))
+    longest = max(len(average_so_far(one)) for several in rows.values() for one in several)
+    figures.dress(axis, num_rounds=longest)
+    seeds = max(map(len, rows.values())) > 1
+    over = "mean over clients and seeds (band: 95 % interval)" if seeds else "mean over clients"
+    figures.legend(figure, lines)
+    return figures.save(
+        figure,
+        path,
+        f"Test {score.name} on the tasks so far,\n{over}",
+        "After learning task",
+        f"Test {score.name} ({score.unit})",
+    )
+
+
 def plot_nll_by_task(results: Mapping[str, Any], path: PathLike, *, key: str = "nll") -> pathlib.Path:
     """Average, base-task and new-task NLL after each task: of one run in all ways of scoring, or of several runs.
 
@@ -273,7 +335,7 @@ def plot_accuracy_bars(
 
     Args:
       results: what `load_results` gives, of one run or several.
-      labels: what each is called; runs of one name (seeds) share a bar, their mean, with their standard deviation.
+      labels: what each is called; runs of one name (seeds) share a bar, their mean, with its 95 % interval.
       path: its ending says the format.
       names: what the tasks are called; None for their numbers.
       references: results of other runs by name, for example offline ones, drawn as lines over the bars.
@@ -308,7 +370,9 @@ def plot_accuracy_bars(
     axis.set_ylim(0, 104)  # room for numbers
     axis.set_ylabel("Test accuracy (%)", fontsize=9)
     figures.dress(axis)
-    title = "Test accuracy on each task after the last one,\nmean over clients"
+    seeds = any(len(rows) > 1 for rows in finals.values())
+    over = "mean over clients and seeds (with 95 % intervals)" if seeds else "mean over clients"
+    title = f"Test accuracy on each task after the last one,\n{over}"
     if len(drawn) > 1:
         figures.legend(figure, drawn)
     return figures.save(figure, path, title if len(drawn) > 1 else f"{title}: {labels[0]}")
@@ -336,7 +400,7 @@ def _with_average(rows: Sequence[np.ndarray], num_tasks: int) -> np.ndarray:
 
 def _draw_bars(axis: Any, place: int, num_bars: int, rows: np.ndarray) -> Any:
     heights = np.array([metrics.mean_of_known(column) for column in rows.T])
-    spread = np.std(rows, axis=0, ddof=1) if len(rows) > 1 else None
+    spread = [_half_width(column) for column in rows.T] if len(rows) > 1 else None
     width = GROUP / num_bars
     round_of_colours, colour = divmod(place, len(figures.COLOURS))
     look = {"color": figures.COLOURS[colour], "hatch": ("", "//", "..")[round_of_colours % 3], "edgecolor": "white"}
@@ -347,6 +411,11 @@ def _draw_bars(axis: Any, place: int, num_bars: int, rows: np.ndarray) -> Any:
         for text in axis.bar_label(bars, numbers, fontsize=6, padding=1):
             text.set_zorder(4)  # in front of the lines
     return bars
+
+
+def _half_width(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return half_width(known) if len(known) > 1 else 0.0
 
 
 def _broken(tick: str) -> str:

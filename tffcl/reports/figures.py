@@ -114,8 +114,13 @@ def save(figure: Any, path: PathLike, title: str, x: str = "", y: str = "") -> p
     figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)
     path, buffer = pathlib.Path(path), io.BytesIO()
+    form = path.suffix.lstrip(".").lower() or "png"
+    still = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)  # the same run, the same bytes
     try:
-        figure.savefig(buffer, format=path.suffix.lstrip(".").lower() or "png")
+        import matplotlib
+
+        with matplotlib.rc_context({"svg.hashsalt": "tffcl"}):
+            figure.savefig(buffer, format=form, metadata=still)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     storage.make_folder(path.parent, "a folder of plots")
@@ -132,11 +137,12 @@ Names = Optional[Sequence[Sequence[str]]]  # [client][task], what a task is call
 # -- the accuracy matrix ------------------------------------------------------------------------------------------
 
 
-def plot_accuracy_matrix(results: Mapping[str, Any], path: PathLike) -> pathlib.Path:
+def plot_accuracy_matrix(results: Mapping[str, Any], path: PathLike, *, mean_only: bool = False) -> pathlib.Path:
     """Accuracy (%) or NLL (nats) on each task after each task: the mean over clients, then each client.
 
     A column that keeps its colour downwards is a task that is not forgotten. Empty cells: not learned yet; a dash: no
-    data.
+    data. Colours of accuracies go from 0 to 100 % in every picture, so that runs compare; those of NLL, which has no
+    ends, over what the picture holds.
 
     Raises:
       InputError: no `accuracy` or `nll` in the results.
@@ -144,11 +150,13 @@ def plot_accuracy_matrix(results: Mapping[str, Any], path: PathLike) -> pathlib.
     key, tensor = scores_of(results)
     tensor = 100 * tensor if key == "accuracy" else tensor
     unit, scheme = ("Test accuracy (%)", "cividis") if key == "accuracy" else ("NLL (nats)", "cividis_r")
-    matrices = _matrices(tensor)
-    figure, axes = panels(len(matrices), most_columns=3, width=2.9, height=2.6)
-    low, high = _limits(list(matrices.values()))
+    digits = 1 if key == "nll" or tensor.shape[1] <= 6 else 0
+    matrices = {"Mean": metrics.accuracy_by_task(tensor)} if mean_only else _matrices(tensor)
+    size = max(2.4, 0.36 * min(tensor.shape[1], MOST_NUMBERS) + 0.9)
+    figure, axes = panels(len(matrices), most_columns=3, width=size + 0.3, height=size)
+    low, high = (0.0, 100.0) if key == "accuracy" else _limits(list(matrices.values()))
     for axis, (title, values) in zip(axes, matrices.items()):
-        image = _draw_matrix(axis, values, low, high, scheme)
+        image = _draw_matrix(axis, values, low, high, scheme, digits)
         axis.set_xlabel("Accuracy on task" if key == "accuracy" else "NLL on task", fontsize=9)
         axis.set_title(title, fontsize=9)
     figure.colorbar(image, ax=axes, label=unit, shrink=0.85).ax.tick_params(labelsize=8)
@@ -178,19 +186,21 @@ def _limits(matrices: list[np.ndarray]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _draw_matrix(axis: Any, values: np.ndarray, low: float, high: float, scheme: str) -> Any:
+def write_cell(axis: Any, image: Any, row: int, column: int, value: float, text: str, size: float = 8) -> None:
+    """A text in a cell of a picture, at that end of the grey scale that the cell's colour is far from."""
+    red, green, blue, _ = image.cmap(image.norm(value))
+    dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 and not np.isnan(value)
+    axis.text(column, row, text, ha="center", va="center", fontsize=size, color="white" if dark else "black")
+
+
+def _draw_matrix(axis: Any, values: np.ndarray, low: float, high: float, scheme: str, digits: int) -> Any:
     size = len(values)
     below = np.tril(np.ones((size, size), bool))
     image = axis.imshow(np.where(below, values, np.nan), cmap=scheme, vmin=low, vmax=high)
     for t, i in zip(*np.nonzero(below)):
         value = values[t, i]
-        if size > MOST_NUMBERS and not np.isnan(value):
-            continue
-        # The text takes the end of the grey scale that its cell is far from.
-        red, green, blue, _ = image.cmap(image.norm(value))
-        dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 and not np.isnan(value)
-        text = "-" if np.isnan(value) else f"{value:.0f}" if abs(value) >= 10 else f"{value:.1f}"
-        axis.text(i, t, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+        if size <= MOST_NUMBERS or np.isnan(value):
+            write_cell(axis, image, t, i, value, "-" if np.isnan(value) else f"{value:.{digits}f}")
     ticks = list(range(0, size, max(1, -(-size // 10))))
     axis.set_xticks(ticks, [str(tick + 1) for tick in ticks], fontsize=8)
     axis.set_yticks(ticks, [str(tick + 1) for tick in ticks], fontsize=8)
@@ -214,21 +224,32 @@ def plot_attention(history: Sequence[Event], path: PathLike, *, names: Names = N
     if not maps:
         raise InputError("the history holds no attention: no task received anything of other clients")
     shown = {client: maps[client] for client in sorted(maps)[:ATTENTION_CLIENTS]}
-    most = max(len(columns) for columns, _, _ in shown.values())
-    largest = max(float(np.nanmax(np.abs(values))) for _, _, values in shown.values()) or 1
-    figure, axes = panels(len(shown), most_columns=3, width=max(2.6, 0.34 * most), height=2.4)
+    columns, rows = (max(len(one[place]) for one in shown.values()) for place in (0, 1))
+    known = np.concatenate([values[~np.isnan(values)] for _, _, values in shown.values()])
+    largest = float(np.abs(known).max()) or 1.0
+    signed = bool((known < 0).any())
+    low, scheme = (-largest, "RdBu_r") if signed else (0.0, "cividis")
+    figure, axes = panels(
+        len(shown), most_columns=3 if columns <= 8 else 2 if columns <= 16 else 1,
+        width=max(2.8, 0.42 * columns + 1.2), height=max(2.2, 0.38 * rows + 1.6),
+    )  # fmt: skip
     for axis, (client, (entries, tasks, values)) in zip(axes, shown.items()):
-        image = axis.imshow(values, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto")
-        columns = [f"{_task_name(names, *entry)} (client {entry[0] + 1})" for entry in entries]
-        axis.set_xticks(range(len(entries)), columns, fontsize=6, rotation=90)
-        axis.set_yticks(range(len(tasks)), [_task_name(names, client, task) for task in tasks], fontsize=7)
+        axis.set_facecolor(SHADE)
+        image = axis.imshow(values, cmap=scheme, vmin=low, vmax=largest, aspect="auto")
+        labels = [f"client {other + 1}: {_task_name(names, other, task)}" for other, task in entries]
+        axis.set_xticks(range(len(entries)), labels, fontsize=8, rotation=90)
+        axis.set_yticks(range(len(tasks)), [_task_name(names, client, task) for task in tasks], fontsize=8)
         axis.set_title(f"Client {client + 1}", fontsize=9)
         axis.spines[:].set_visible(False)
+        for place, (one, other) in enumerate(zip(entries, entries[1:])):
+            if one[0] != other[0]:
+                axis.axvline(place + 0.5, color="white", linewidth=2)
         for (row, column), value in np.ndenumerate(values):
-            if values.shape[1] <= MOST_NUMBERS and not np.isnan(value):
-                axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6)
+            if not np.isnan(value):
+                write_cell(axis, image, row, column, value, f"{value:.2f}", 7)
     figure.colorbar(image, ax=axes, label="attention", shrink=0.85).ax.tick_params(labelsize=8)
-    return save(figure, path, "Attention of each task (rows) to what others have learned (columns)")
+    title = "Attention of each task (rows) to what others have learned (columns)\n(grey: not received)"
+    return save(figure, path, title)
 
 
 def attention_of(history: Sequence[Event]) -> dict[int, tuple[list[tuple[int, int]], list[int], np.ndarray]]:

@@ -23,7 +23,7 @@ def load_results(run_dir: PathLike) -> dict[str, Any]:
     """
     path = pathlib.Path(run_dir) / "results.json"
     if not os.path.lexists(path):
-        _check_run(run_dir)
+        check_run(run_dir)
         raise InputError(f"{path}: no such file: it is written when a run ends; resume the run to finish it")
     return storage.read_object(path, "the results of a run")
 
@@ -39,7 +39,7 @@ def load_history(run_dir: PathLike) -> list[Event]:
     """
     path = pathlib.Path(run_dir) / "history.jsonl"
     if not os.path.lexists(path):
-        _check_run(run_dir)
+        check_run(run_dir)
     # Bytes: a cut may fall inside a character, and text tools also split at other separators.
     lines = storage.read_regular(path, "the history of a run").split(b"\n")
     events: dict[tuple[Any, ...], Event] = {}
@@ -73,7 +73,7 @@ def reading(run_dir: PathLike) -> Iterator[None]:
         raise InputError(f"{os.fspath(run_dir)}: its files are not as a run writes them ({error!r})") from error
 
 
-def _check_run(run_dir: PathLike) -> None:
+def check_run(run_dir: PathLike) -> None:
     """Raises InputError where there is no run whose files could be missing."""
     if not os.path.isdir(run_dir):
         raise InputError(f"{os.fspath(run_dir)}: no such run directory")

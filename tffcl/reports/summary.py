@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 import click
+import psutil
 
+from tffcl import storage
 from tffcl.errors import InputError
+from tffcl.program import board
+from tffcl.reports import page, runs
 from tffcl.reports.curves import (
     clients_of,
     final_accuracies,
@@ -24,10 +29,10 @@ from tffcl.reports.run_files import PathLike, load_history, load_results, readin
 from tffcl.reports.tables import accuracy_matrix_table, by_task_table, nll_by_task_table, privacy_lines, results_table
 
 MOST_CLIENTS = 10  # with a picture of their own
-BY_ROUND, BY_TASK = "accuracy-by-round.png", "accuracy-by-task.png"
+BY_ROUND, BY_TASK = "accuracy-by-round", "accuracy-by-task"
 
 
-def show(folder: Union[str, pathlib.Path]) -> None:
+def show(folder: Union[str, pathlib.Path], plot_format: str = "png") -> None:
     """Prints the results of a run directory as tables, and draws its plots."""
     folder = pathlib.Path(folder)
     results = load_results(folder)
@@ -41,44 +46,87 @@ def show(folder: Union[str, pathlib.Path]) -> None:
         click.echo(accuracy_matrix_table(results))
     if results.get("nll"):
         click.echo(f"\n{nll_by_task_table(results)}")
-    plots = write_plots(folder)
-    click.echo(f"\nrun directory: {folder} ({len(plots)} plots in {folder / 'plots'})")
+    plots = write_plots(folder, plot_format)
+    whole = time.time() - psutil.Process().create_time()
+    click.echo(f"\nrun directory: {folder} ({len(plots)} plots in {folder / 'plots'}); {whole:.0f} s since the start")
 
 
 def report(
-    folders: Sequence[str], *, markdown: bool = False, plots: bool = True, compare: Optional[str] = None
+    folders: Sequence[PathLike],
+    *,
+    group_by: str = "method",
+    against: Optional[str] = None,
+    form: Optional[str] = None,
+    output: Optional[PathLike] = None,
+    plots: Optional[bool] = None,
+    plot_format: str = "png",
+    compare: Optional[PathLike] = None,
 ) -> None:
-    """Prints one table over all runs, and for a single run its matrices; draws the plots of each.
+    """Tables over the runs in folders, on stdout or in a file; pictures where they are asked for.
 
-    `compare` is, for densities, a file for one picture of the NLL of all runs after each task, for classifiers a folder
-    for two of their accuracy.
+    A run by itself has its own table and matrices; several are grouped by method, seeds averaged.
+
+    Args:
+      folders: run directories, and folders that hold some.
+      group_by: one of `runs.GROUPINGS`.
+      against: the row that the others are compared with.
+      form: one of `FORMS`; None for what the name of `output` ends in, else text.
+      output: the file to write to; None for stdout.
+      plots: whether each finished run gets its `plots/`; None for a single run alone.
+      plot_format: "png", "svg" or "pdf".
+      compare: for densities a file for one picture of the NLL of all runs after each task, for classifiers a folder for
+        pictures of their accuracy.
 
     Raises:
-      InputError: a folder that holds no finished run, or other values than a run writes.
-      RunError: plots that cannot be written; the tables are shown.
+      InputError: a folder without a run, other values than a run writes, or a row that is not there.
+      RunError: a file that cannot be written; with `output` None the tables are shown.
     """
     with reading(", ".join(map(str, folders))):
-        results = [load_results(folder) for folder in folders]
-        click.echo(results_table(results, markdown=markdown))
-        if len(results) == 1:
-            click.echo(f"\n{accuracy_matrix_table(results[0], markdown=markdown)}")
-            if results[0].get("nll"):
-                click.echo(f"\n{nll_by_task_table(results[0], markdown=markdown)}")
-        for folder in folders if plots else ():
-            write_plots(folder)
-            click.echo(f"plots: {pathlib.Path(folder) / 'plots'}")
+        found = runs.find_runs(folders)
+        form = form or _FORM_OF.get(pathlib.Path(output or "").suffix.lower(), "text")
+        single = len(found) == 1 and found[0].finished and against is None
+        rows = runs.rows_of(found, group_by)
+        if form == "html":
+            text = page.page(rows, against=against)
+        elif single:
+            text = _single(found[0].results, form)
+        else:
+            tables = (
+                runs.methods_table(rows, against=against, form=form), runs.unfinished_table(rows, form=form),
+                runs.differences_table(rows, form=form) if len(rows) > 1 else "",
+            )  # fmt: skip
+            text = "\n\n".join(filter(None, tables))
+        if output is None:
+            click.echo(text)
+        else:
+            storage.write_whole(output, f"{text}\n".encode())
+            click.echo(f"report: {output}")
+        finished = [run.folder for run in found if run.finished]
+        for folder in finished if plots or (plots is None and single and output is None) else ():
+            write_plots(folder, plot_format)
+            click.echo(f"plots: {folder / 'plots'}")
         paths: list[pathlib.Path] = []
-        if compare is not None and any(each.get("nll") for each in results):
-            named = {pathlib.Path(folder).name: each for folder, each in zip(folders, results)}
+        if compare is not None and any(load_results(folder).get("nll") for folder in finished):
+            named = {folder.name: load_results(folder) for folder in finished}
             paths = [plot_nll_by_task(named, compare)]
         elif compare is not None:
-            paths = compare_plots(folders, compare)
+            paths = compare_plots(finished, compare, plot_format)
         for path in paths:
             click.echo(f"plot: {path}")
 
 
-def write_plots(run_dir: PathLike) -> list[pathlib.Path]:
-    """Writes `plots/*.png` in a run directory, each whole or not at all.
+_FORM_OF = {".html": "html", ".htm": "html", ".md": "markdown", ".tex": "latex"}
+
+
+def _single(results: Mapping[str, Any], form: str) -> str:
+    tables = [results_table([results], form=form), accuracy_matrix_table(results, form=form)]
+    if results.get("nll"):
+        tables.append(nll_by_task_table(results, form=form))
+    return "\n\n".join(tables)
+
+
+def write_plots(run_dir: PathLike, plot_format: str = "png") -> list[pathlib.Path]:
+    """Writes `plots/` in a run directory, each picture whole or not at all, and shows PNGs on its TensorBoard.
 
     What needs `results.json` or `samples.npz` is left out while the run has not ended. Of more than ten clients, the
     last ten get a picture of accuracy per round.
@@ -87,39 +135,53 @@ def write_plots(run_dir: PathLike) -> list[pathlib.Path]:
       The paths written.
 
     Raises:
-      InputError: no history, or one without a round, or a damaged file.
+      InputError: no history, or one without a round, a damaged file, or no such format.
       RunError: the disk is full, or the folder cannot be written to.
     """
     with reading(run_dir):
-        return _write_plots(pathlib.Path(run_dir))
-
-
-def _write_plots(run_dir: pathlib.Path) -> list[pathlib.Path]:
-    folder = run_dir / "plots"
-    history = load_history(run_dir)
-    paths = [plot_communication(history, folder / "communication.png")]
-    for client in clients_of(history)[-MOST_CLIENTS:]:
-        path = folder / f"accuracy_per_round_client_{client + 1}.png"
-        paths.append(plot_accuracy_per_round(history, path, client=client))
-    results = load_results(run_dir) if (run_dir / "results.json").exists() else {}
-    method, shared_names = str(results.get("method") or ""), task_names([results])
-    if has_accuracy(history):
-        paths.append(plot_accuracy_by_round({method: history}, folder / BY_ROUND, names=shared_names))
-    if results.get("accuracy"):
-        paths.append(plot_accuracy_bars([results], [method or "accuracy"], folder / BY_TASK, names=shared_names))
-    names = (results.get("config") or {}).get("tasks")
-    if results:
-        paths.append(plot_accuracy_matrix(results, folder / "accuracy_matrix.png"))
-    if results.get("nll"):
-        paths.append(plot_nll_by_task(results, folder / "nll_by_task.png"))
-    if attention_of(history):
-        paths.append(plot_attention(history, folder / "attention.png", names=names))
-    if (run_dir / "samples.npz").exists():
-        paths.append(plot_samples(load_samples(run_dir), folder / "samples.png", names=names))
+        paths = _write_plots(pathlib.Path(run_dir), plot_format)
+        _show_on_board(pathlib.Path(run_dir), paths)
     return paths
 
 
-def compare_plots(folders: Sequence[PathLike], output: PathLike) -> list[pathlib.Path]:
+def _show_on_board(run_dir: pathlib.Path, paths: Sequence[pathlib.Path]) -> None:
+    """Puts the PNGs among `paths` into TensorBoard's folder, in the place of those that are there."""
+    folder, pngs = run_dir / "tensorboard", [path for path in paths if path.suffix == ".png"]
+    if folder.is_dir() and pngs:
+        records = [board.picture(path.stem, path.read_bytes()) for path in pngs]
+        for old in folder.glob(f"events.out.tfevents.*{board.PICTURES}"):
+            old.unlink()
+        storage.write_whole(folder / board.file_name(board.PICTURES), board.header() + b"".join(records))
+
+
+def _write_plots(run_dir: pathlib.Path, form: str) -> list[pathlib.Path]:
+    def path(name: str) -> pathlib.Path:
+        return run_dir / "plots" / f"{name}.{form}"
+
+    history = load_history(run_dir)
+    paths = [plot_communication(history, path("communication"))]
+    what = "accuracy" if has_accuracy(history) else "nll"
+    for client in clients_of(history)[-MOST_CLIENTS:]:
+        paths.append(plot_accuracy_per_round(history, path(f"{what}-by-round-client-{client + 1}"), client=client))
+    results = load_results(run_dir) if (run_dir / "results.json").exists() else {}
+    method, shared_names = str(results.get("method") or ""), task_names([results])
+    if has_accuracy(history):
+        paths.append(plot_accuracy_by_round({method: history}, path(BY_ROUND), names=shared_names))
+    if results.get("accuracy"):
+        paths.append(plot_accuracy_bars([results], [method or "accuracy"], path(BY_TASK), names=shared_names))
+    names = (results.get("config") or {}).get("tasks")
+    if results:
+        paths.append(plot_accuracy_matrix(results, path("nll-matrix" if results.get("nll") else "accuracy-matrix")))
+    if results.get("nll"):
+        paths.append(plot_nll_by_task(results, path("nll-by-task")))
+    if attention_of(history):
+        paths.append(plot_attention(history, path("attention"), names=names))
+    if (run_dir / "samples.npz").exists():
+        paths.append(plot_samples(load_samples(run_dir), path("samples"), names=names))
+    return paths
+
+
+def compare_plots(folders: Sequence[PathLike], output: PathLike, plot_format: str = "png") -> list[pathlib.Path]:
     """Accuracy of several runs by round, a panel for each, and by task, a bar for each (FIL-VER, figures 7 and 8).
 
     Runs that learned all tasks pooled (offline) are lines to hold the others against, unless there are no others.
@@ -128,6 +190,7 @@ def compare_plots(folders: Sequence[PathLike], output: PathLike) -> list[pathlib
     Args:
       folders: run directories.
       output: the folder to write to.
+      plot_format: "png", "svg" or "pdf".
 
     Returns:
       The paths written; the picture by round is left out where no run was scored after each round.
@@ -149,12 +212,16 @@ def compare_plots(folders: Sequence[PathLike], output: PathLike) -> list[pathlib
     shown = {label: one for label, one in results.items() if label not in references}
     names, output = task_names(loaded), pathlib.Path(output)
     paths = [
-        plot_accuracy_bars(list(shown.values()), list(shown), output / BY_TASK, names=names, references=references)
+        plot_accuracy_bars(
+            list(shown.values()), list(shown), output / f"{BY_TASK}.{plot_format}", names=names, references=references
+        )
     ]
     histories = {label: load_history(folder) for label, folder in zip(results, folders) if label not in references}
     scored = {label: history for label, history in histories.items() if has_accuracy(history)}
     if scored:
-        paths.append(plot_accuracy_by_round(scored, output / BY_ROUND, names=names, references=references))
+        paths.append(
+            plot_accuracy_by_round(scored, output / f"{BY_ROUND}.{plot_format}", names=names, references=references)
+        )
     return paths
 
 

@@ -1,8 +1,9 @@
-"""Tables of results, as aligned text or Markdown, and what noise guarantees, in words."""
+"""Tables of results, as aligned text, Markdown, LaTeX or HTML, and what noise guarantees, in words."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -21,13 +22,14 @@ NLL_FIGURES = {
 }
 
 
-def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = False) -> str:
+def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -> str:
     """One row a run: what it was, how well it did, what it forgot, what it sent.
 
     Accuracies in %, forgetting in percentage points (for densities: NLL and its rise in nats), bytes summed
-    over clients and rounds, time in seconds. A density is scored without task label, with the task known, and
-    with the newest parameters; where all tasks were pooled, on each of the original ones alone. A column that no run
-    has a value for is left out.
+    over clients and rounds. The seconds are those of rounds and ends of tasks: compilation, training, evaluation,
+    checkpoints; imports, data, tables and plots are none of them. A density is scored without task label, with the task
+    known, and with the newest parameters; where all tasks were pooled, on each of the original ones alone. A column
+    that no run has a value for is left out.
 
     Raises:
       InputError: no results.
@@ -50,25 +52,25 @@ def results_table(results: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
         "epsilon": [_epsilon(run) for run in results],
         "sent up": [_bytes(run.get("bytes_up")) for run in results],
         "sent down": [_bytes(run.get("bytes_down")) for run in results],
-        "seconds": [_seconds(run.get("seconds")) for run in results],
+        "seconds in rounds": [_seconds(run.get("seconds")) for run in results],
     }
-    return _render_columns(columns, ("method", "dataset"), markdown)
+    return _render_columns(columns, ("method", "dataset"), form)
 
 
-def _render_columns(columns: Mapping[str, Sequence[str]], text: Sequence[str], markdown: bool) -> str:
+def _render_columns(columns: Mapping[str, Sequence[str]], text: Sequence[str], form: str) -> str:
     """Lays out the columns that have data; those named in `text` come first, and stand to the left."""
     kept = {name: cells for name, cells in columns.items() if any(cell != NO_DATA for cell in cells)}
     num_text_columns = sum(name in kept for name in text)
-    return render(list(kept), list(zip(*kept.values())), markdown=markdown, num_text_columns=num_text_columns)
+    return render(list(kept), list(zip(*kept.values())), form=form, num_text_columns=num_text_columns)
 
 
-def accuracy_matrix_table(results: Mapping[str, Any], *, client: int | None = None, markdown: bool = False) -> str:
+def accuracy_matrix_table(results: Mapping[str, Any], *, client: int | None = None, form: str = "text") -> str:
     """Accuracy (%) or NLL (nats) on each task, a row for the time after each task.
 
     Args:
       results: what `load_results` gives.
       client: 0 .. C-1, or None for the mean over clients.
-      markdown: Markdown instead of aligned text.
+      form: one of `FORMS`.
 
     Raises:
       InputError: no `accuracy` or `nll` in the results, or no such client.
@@ -81,10 +83,10 @@ def accuracy_matrix_table(results: Mapping[str, Any], *, client: int | None = No
     cell = _percent if key == "accuracy" else _number
     rows = [[f"after task {t + 1}", *map(cell, row)] for t, row in enumerate(metrics.accuracy_by_task(chosen).tolist())]
     header = ["accuracy %" if key == "accuracy" else "NLL nats", *(f"task {i + 1}" for i in range(num_tasks))]
-    return render(header, rows, markdown=markdown)
+    return render(header, rows, form=form)
 
 
-def nll_by_task_table(results: Mapping[str, Any], *, markdown: bool = False) -> str:
+def nll_by_task_table(results: Mapping[str, Any], *, form: str = "text") -> str:
     """What `plot_nll_by_task` draws of one run's "nll", as numbers.
 
     Raises:
@@ -97,10 +99,10 @@ def nll_by_task_table(results: Mapping[str, Any], *, markdown: bool = False) -> 
         [f"after task {task + 1}", *(NO_DATA if np.isnan(value) else f"{value:.2f}" for value in values)]
         for task, values in enumerate(zip(*columns))
     ]
-    return render(["NLL nats", "average", "first task", "newest task"], rows, markdown=markdown)
+    return render(["NLL nats", "average", "first task", "newest task"], rows, form=form)
 
 
-def by_task_table(runs: Mapping[str, Mapping[str, Any]], *, markdown: bool = False) -> str:
+def by_task_table(runs: Mapping[str, Mapping[str, Any]], *, form: str = "text") -> str:
     """A row for each run: accuracy (%) on each task at the end and on average, what was forgotten, sent and held."""
     most = max(len(results["accuracy_by_task"][-1]) for results in runs.values())
     header = ["accuracy %", *(f"task {task + 1}" for task in range(most)), "average", "forgotten", "sent up",
@@ -113,14 +115,14 @@ def by_task_table(runs: Mapping[str, Mapping[str, Any]], *, markdown: bool = Fal
         percents = [*by_task, results["average_accuracy_by_task"], results["forgetting"]]
         sent = format_bytes(total(results["bytes_up"]))
         rows.append([name, *map(_percent, percents), sent, *held])
-    return render(header, rows, markdown=markdown)
+    return render(header, rows, form=form)
 
 
 def _held(count: Optional[int]) -> str:
     return format_bytes(count) if count else NO_DATA
 
 
-def leak_table(rows: Sequence[Mapping[str, Any]], *, markdown: bool = False) -> str:
+def leak_table(rows: Sequence[Mapping[str, Any]], *, form: str = "text") -> str:
     """A row for each way of sharing: how often what is sent is linked to its source, and how much of it is rebuilt.
 
     A column that no row has a value for is left out.
@@ -135,7 +137,7 @@ def leak_table(rows: Sequence[Mapping[str, Any]], *, markdown: bool = False) -> 
         top1, top5: shares 0 .. 1, and mean_rank, as `tffcl.metrics.LinkResult` has them;
         r2: as `tffcl.metrics.reconstruction_r2` gives it.
         All but sharing, times and top1 may be missing.
-      markdown: Markdown instead of aligned text.
+      form: one of `FORMS`.
 
     >>> print(leak_table([{"sharing": "sampled", "beta": 1e-3, "times": 6, "top1": 0.981, "r2": 0.4}]))
     sharing   beta  sent  top-1 %    R2
@@ -162,7 +164,7 @@ def leak_table(rows: Sequence[Mapping[str, Any]], *, markdown: bool = False) -> 
         "mean rank": [_leak_cell(row, "mean_rank", "{:.1f}") for row in rows],
         "R2": [_leak_cell(row, "r2", "{:.2f}") for row in rows],
     }
-    return _render_columns(columns, ("sharing",), markdown)
+    return _render_columns(columns, ("sharing",), form)
 
 
 def _leak_cell(row: Mapping[str, Any], name: str, form: str, scale: int = 1) -> str:
@@ -183,15 +185,64 @@ def scores_of(results: Mapping[str, Any]) -> tuple[str, Any]:
     raise InputError("the results have neither 'accuracy' nor 'nll' [clients, tasks, tasks]")
 
 
-def render(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool, num_text_columns: int = 1) -> str:
-    """Lays out cells; the first `num_text_columns` columns to the left, numbers to the right.
+FORMS = ("text", "markdown", "latex", "html")
+_ESCAPES = {
+    "markdown": {"|": r"\|"},
+    "latex": {
+        "\\": r"\textbackslash{}", **{sign: f"\\{sign}" for sign in "&%$#_{}"}, "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}", "+-": r"$\pm$", "<": "$<$", ">": "$>$",
+    },
+    "html": {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "+-": "&plusmn;"},
+}  # fmt: skip
 
-    >>> print(render(["run", "TTA"], [["fedseit", "83.6"]], markdown=True))
+
+def escaped(text: str, form: str) -> str:
+    r"""A text as it stands in a table of a form.
+
+    >>> print(escaped("50 % +- 1_2", "latex"), escaped("a<b", "html"), escaped("a|b", "markdown"))
+    50 \% $\pm$ 1\_2 a&lt;b a\|b
+    """
+    signs = _ESCAPES.get(form)
+    if not signs:
+        return text
+    return re.sub("|".join(map(re.escape, sorted(signs, key=len, reverse=True))), lambda found: signs[found[0]], text)
+
+
+def render(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, form: str = "text", num_text_columns: int = 1
+) -> str:
+    r"""Lays out cells; the first `num_text_columns` columns to the left, numbers to the right.
+
+    LaTeX needs the package booktabs.
+
+    >>> print(render(["run", "TTA"], [["fedseit", "83.6"]], form="markdown"))
     | run     |  TTA |
     |:--------|-----:|
     | fedseit | 83.6 |
+    >>> print(render(["run", "TTA %"], [["a_b", "83.6 +- 1"]], form="latex"))
+    \begin{tabular}{lr}
+    \toprule
+    run & TTA \% \\
+    \midrule
+    a\_b & 83.6 $\pm$ 1 \\
+    \bottomrule
+    \end{tabular}
     """
-    cells = [[cell.replace("|", r"\|") if markdown else cell for cell in row] for row in [header, *rows]]
+    cells = [[escaped(cell, form) for cell in row] for row in [header, *rows]]
+    if form == "latex":
+        columns = "l" * num_text_columns + "r" * (len(header) - num_text_columns)
+        lines = [f"{' & '.join(row)} \\\\" for row in cells]
+        return "\n".join(
+            [f"\\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule",
+             r"\end{tabular}"]
+        )  # fmt: skip
+    if form == "html":
+        lines = []
+        for tag, row in zip(["th", *["td"] * len(rows)], cells):
+            kinds = [' class="text"' if place < num_text_columns else "" for place in range(len(row))]
+            marked = "".join(f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in zip(kinds, row))
+            lines.append(f"<tr>{marked}</tr>")
+        return "\n".join(["<table>", f"<thead>{lines[0]}</thead>", "<tbody>", *lines[1:], "</tbody>", "</table>"])
     widths = [max(map(len, column)) for column in zip(*cells)]
     texts = [
         [
@@ -200,7 +251,7 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bo
         ]
         for row in cells
     ]
-    if not markdown:
+    if form == "text":
         lines = ["  ".join(row).rstrip() for row in texts]
         return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
     rule = [
@@ -209,6 +260,29 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bo
     ]
     lines = ["| " + " | ".join(row) + " |" for row in texts]
     return "\n".join([lines[0], "|" + "|".join(rule) + "|", *lines[1:]])
+
+
+def spread(values: Sequence[float], digits: int = 1, signed: bool = False) -> str:
+    """Mean over seeds, and the half width of its 95 % interval by Student's t.
+
+    >>> spread([80.0, 84.0]), spread([80.0], 2), spread([])
+    ('82.0 +- 25.4', '80.00', '-')
+    >>> spread([1.0, 2.0, 3.0, 2.0], signed=True)
+    '+2.0 +- 1.3'
+    """
+    if not values:
+        return NO_DATA
+    mean = f"{sum(values) / len(values):{'+' if signed else ''}.{digits}f}"
+    if len(values) == 1:
+        return mean
+    return f"{mean} +- {half_width(values):.{digits}f}"
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half the width of the 95 % interval of a mean: t s / sqrt(n), s with n - 1 degrees of freedom; n is 2 or more."""
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
 
 
 def format_bytes(count: float) -> str:
