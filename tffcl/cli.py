@@ -311,6 +311,33 @@ def evaluate(
     click.echo(frame.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.1f}"))
 
 
+@tffcl.command("continue")
+@_RUN_DIR
+@click.option("--tasks", "data", required=True, metavar="NAME|PATH", help="New data of the run's kind, as for --data.")
+@click.option("--num-tasks", type=click.IntRange(min=1), default=1, show_default=True, help="Tasks of each client.")
+@click.option("--labels-per-task", type=click.IntRange(min=1), help="Labels of each.  [default: as the run]")
+@click.option("--num-rounds", type=click.IntRange(min=1), help="Rounds of each.  [default: as the run]")
+@click.option("--num-epochs", type=click.IntRange(min=1), help="Epochs of a round.  [default: as the run]")
+@_TEXT
+@click.option("--label-column", default="label", show_default=True, metavar="NAME", help="That of labels.")
+@click.option("--embeddings", metavar="FILE|NAME", help="Word vectors for new words.  [default: they are unknown]")
+@click.option("--output-dir", metavar="DIR", help="The new run directory.  [default: RUN_DIR-continued]")
+@click.option("--runtime", type=click.Choice(("local", "in-process")), help="As for `tffcl run`.")
+@click.option("--resume", is_flag=True, help="Go on with the run in --output-dir where it stopped.")
+@_CODE
+def continue_(run_dir: str, data: str, allow_code: bool, **options: Any) -> None:
+    """Learn further tasks from new data, without those of the run at hand.
+
+    What server and clients have learned goes on in a new run directory; the old one stays as it is.
+    """
+    from tffcl import reports, use
+
+    run = _finished(run_dir, allow_code)
+    results = use.continue_run(run, data, **{name: value for name, value in options.items() if value is not None})
+    if results.directory is not None:
+        reports.show(results.directory)
+
+
 @tffcl.command()
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on; 0 for a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 or :: for all.")

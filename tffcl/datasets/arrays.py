@@ -331,13 +331,14 @@ def _scaled(
     return dataclasses.replace(made, train_x=train, test_x=test, columns=tuple(columns), **known)
 
 
-def load_arrays(name_or_path: str) -> ArrayDataset:
+def load_arrays(name_or_path: str, *, label_column: str = "label") -> ArrayDataset:
     """Tables of numbers: `iris`, `wine`, `breast-cancer` (scikit-learn's), .npz, .csv or .tsv files, or a folder.
 
     Args:
       name_or_path: a name, of which every fifth example is for testing; an .npz file with `train_x`, `train_y`,
         `test_x`, `test_y`; a table in CSV or TSV, with a first line of names and a column `label`, of which every fifth
         row of each label is for testing; or a folder with the tables train.* and test.*.
+      label_column: what tables call the column of labels.
 
     Raises:
       DatasetError: no such data, or malformed ones.
@@ -355,12 +356,12 @@ def load_arrays(name_or_path: str) -> ArrayDataset:
         return _npz(path)
     if os.path.isfile(path):
         table = _table(path)
-        if "label" not in table:
-            raise DatasetError(f"{path}: has no column 'label', only {', '.join(map(str, table.columns))}")
-        tested = tested_rows(table["label"].tolist(), path)
-        return from_frames(table[~tested], table[tested], name=path.stem)
+        if label_column not in table:
+            raise DatasetError(f"{path}: has no column {label_column!r}, only {', '.join(map(str, table.columns))}")
+        tested = tested_rows(table[label_column].tolist(), path)
+        return from_frames(table[~tested], table[tested], label=label_column, name=path.stem)
     train, test = map(_table, raw_files.train_and_test(path, (".csv", ".tsv")))
-    return from_frames(train, test, name=path.resolve().name)
+    return from_frames(train, test, label=label_column, name=path.resolve().name)
 
 
 def _table(path: pathlib.Path) -> pd.DataFrame:

@@ -110,12 +110,12 @@ def freeze(plan: Any, pretrained: bool, noise: bool, folder: Optional[pathlib.Pa
     return Frozen(model, accuracy, True)
 
 
-def kept_model(plan: Any, noise: bool, folder: pathlib.Path) -> RehearsalModel:
-    """The encoder and classifier that a run directory holds; RunError where it holds none."""
+def kept_model(plan: Any, noise: bool, folder: pathlib.Path, first: bool = True) -> RehearsalModel:
+    """The encoder that a run directory holds, with the classifier's `first` weights; RunError where it holds none."""
     kept = _kept(folder, build_encoder(plan))
     if kept is None:
         raise RunError(f"{folder} has no encoder.npz, the frozen encoder of {plan.method.name}")
-    return _model(plan, *kept, noise)
+    return _model(plan, kept[0], kept[1] if first else None, noise)
 
 
 def _model(plan: Any, frozen: models.FrozenEncoder, first: Optional[np.ndarray], noise: bool) -> RehearsalModel:

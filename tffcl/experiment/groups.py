@@ -43,6 +43,10 @@ class Data(Options):
         None, "The folder of the published files; none for $TFFCL_DATA_DIR, else a cache that downloads fill.",
         metavar="DIR", recorded=False,
     )  # fmt: skip
+    text_column: str = option(
+        "text", "The column, or key, of texts in a table of your own.", metavar="NAME", recorded=False, only=("text",)
+    )
+    label_column: str = option("label", "That of labels.", metavar="NAME", recorded=False, only=("text", "vector"))
     embeddings: Optional[str] = option(
         None, "Word vectors: a word2vec or GloVe file, 'glove-50' (the extra `glove`), a name that "
         "gensim.downloader knows, or 'own' to train them on the clients' text; none for the data folder's glove/*.bin, "

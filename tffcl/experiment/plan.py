@@ -349,6 +349,7 @@ class Plan:
         with self.open_runtime():
             process = (build or self.method.process)(self)
             quiet.collect_as_usual()
+            begin = self._begin(process)
             return program.run_program(
                 process,
                 self.data,
@@ -365,7 +366,12 @@ class Plan:
                 client_files=self.client_files(),
                 on_start=functools.partial(self._on_start, process),
                 finish=self._finish,
+                begin=begin,
             )
+
+    def _begin(self, process: ContinualProcess) -> Any:
+        """State and events to begin with, where that is not a process that has learned nothing."""
+        del process
 
     def _on_start(self, process: ContinualProcess, folder: Optional[pathlib.Path]) -> None:
         """Writes experiment.toml, with which `--config` starts such a run again, the frozen encoder, and the record."""

@@ -1,3 +1,4 @@
+from .continuing import continue_run as continue_run
 from .evaluation import evaluate as evaluate
 from .evaluation import predict as predict
 from .exporting import export as export

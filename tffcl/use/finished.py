@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import logging
 import os
 import pathlib
 import types
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
@@ -250,7 +253,7 @@ class FinishedRun:
 
     @functools.cached_property
     def _process(self) -> ContinualProcess:
-        with runtime.in_process():
+        with _without_information(), runtime.in_process():
             return self.process()
 
     @functools.cached_property
@@ -260,10 +263,14 @@ class FinishedRun:
         Raises:
           RunError: there is none, or clients keep their states themselves.
         """
+        return self.read_state()
+
+    def read_state(self) -> RunState:
+        """`state`, read anew: whoever gets it may change it."""
         if self.settings.get("client_store") == "files":
             raise RunError(f"{self.directory}: its clients keep their states themselves (--client-dir), not here")
         nothing: Any = np.zeros([0])
-        with runtime.in_process():
+        with _without_information(), runtime.in_process():
             server = self._process.initialize()
         names = tff_types.entries(self._process.client_state_type)
         store = ClientStore([dict.fromkeys(names, nothing) for _ in range(self.num_clients)])
@@ -358,6 +365,18 @@ def load_run(directory: Union[str, os.PathLike[str]], *, allow_code: bool = Fals
     if not (folder / "config.json").exists():
         raise RunError(f"{folder}: no run here (no config.json); give the folder that a run left (--output-dir)")
     return FinishedRun(folder, allow_code)
+
+
+@contextlib.contextmanager
+def _without_information() -> Iterator[None]:
+    """Inside, nothing is logged of where computations run and how networks are made: a run said so when it began."""
+    logger = logging.getLogger("tffcl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _events(path: pathlib.Path) -> list[Event]:
