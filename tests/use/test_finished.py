@@ -6,6 +6,8 @@ import csv
 import functools
 import io
 import json
+import pathlib
+import re
 import shutil
 
 import command_line
@@ -331,3 +333,17 @@ def test_a_damaged_file_is_one_error(broken, name, content):
     with pytest.raises(RunError) as raised:
         tffcl.load_run(target).model(0, 0)
     assert "\n" not in str(raised.value)
+
+
+def test_the_page_s_snippets_run(folder, tmp_path, monkeypatch, capsys):
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "from-run-to-use.md").read_text()
+    snippets = re.findall(r"<!-- run -->\n```python\n(.*?)```", page, re.S)
+    assert len(snippets) == 2
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "questions").symlink_to(folder / "run")
+    for format, name in (("keras", "model.keras"), ("savedmodel", "model")):
+        use.export(_run(folder), 0, 1, format, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    for snippet in snippets:
+        exec(compile(snippet, "docs/from-run-to-use.md", "exec"), {})
+    assert "fedweit" in capsys.readouterr().out
