@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+import logging
 import pathlib
 import platform
 from typing import TYPE_CHECKING, Any, Optional
@@ -32,6 +33,8 @@ from tffcl.options import fields_of
 if TYPE_CHECKING:
     from tffcl.experiment.plan import Plan
     from tffcl.templates import ContinualProcess
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 NAME = "run.json"
@@ -57,8 +60,7 @@ def write(plan: Plan, process: Optional[ContinualProcess], folder: pathlib.Path)
     network = experiment.named["network"]
     built = getattr(getattr(process, "work", None), "network", None)
     if network is not None and network not in NETWORKS.names and isinstance(built, KerasNetwork):
-        network = KERAS
-        built.plain().save(folder / KERAS)
+        network = _save_network(built, folder / KERAS) or network
     method = experiment.named["method"]
     storage.write_json(
         folder / NAME,
@@ -75,6 +77,17 @@ def write(plan: Plan, process: Optional[ContinualProcess], folder: pathlib.Path)
             "tasks": _named_tasks(plan),
         },
     )
+
+
+def _save_network(network: KerasNetwork, path: pathlib.Path) -> Optional[str]:
+    """Keeps a network of the user's; None where Keras cannot save one of its layers."""
+    try:
+        network.plain().save(path)
+    except Exception as error:  # whatever a layer of the user's raises
+        logger.info("the network is not kept with the run, and its models cannot be taken out: %r", error)
+        path.unlink(missing_ok=True)
+        return None
+    return KERAS
 
 
 def _options(experiment: Experiment) -> dict[str, Any]:
