@@ -353,3 +353,12 @@ def test_the_page_s_snippets_run(folder, tmp_path, monkeypatch, capsys):
     for snippet in snippets:
         exec(compile(snippet, "docs/from-run-to-use.md", "exec"), {})
     assert "fedweit" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_enough_ends_the_command_quietly(folder, monkeypatch):
+    class Closed(io.StringIO):
+        def flush(self):
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Closed())
+    assert use.predict(_run(folder), str(folder / "questions.csv"), 0, 1, text_column="question") == 0

@@ -136,7 +136,11 @@ def predict(
 @contextlib.contextmanager
 def _output(path: Optional[str]) -> Iterator[Any]:
     if path is None:
-        yield sys.stdout
+        try:
+            yield sys.stdout
+        except BrokenPipeError:  # whoever reads has enough; nor should Python write there when it ends
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     storage.check_path(path, "a file")
     target = pathlib.Path(path).absolute()

@@ -92,9 +92,14 @@ class Reader:
     def _opened(self, path: str) -> Iterator[tuple[str, Any, str]]:
         """Format, lines (or arrays) and name."""
         if path == "-":
-            first = sys.stdin.readline()
-            lines: Iterable[str] = _chained(first, sys.stdin)
-            yield self._format or self._guessed(first), lines, "standard input"
+            name, raw = "standard input", getattr(sys.stdin, "buffer", None)
+            source = sys.stdin if raw is None else io.TextIOWrapper(raw, "utf-8", newline="\n")
+            first = next(_decoded(source, name), "").removeprefix("\ufeff")
+            try:
+                yield self._format or self._guessed(first), _chained(first, source), name
+            finally:
+                if raw is not None:
+                    source.detach()  # type: ignore[attr-defined]
             return
         format = self._format or {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".npz": "npz", ".npy": "npz"}.get(
             pathlib.Path(path).suffix.lower(), "lines"
@@ -201,6 +206,10 @@ class Reader:
             text = record[self._text]
             if not isinstance(text, str):
                 raise DatasetError(f"{where}: the text must be a text, found {text!r:.60}")
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise DatasetError(f"{where}: the text is no Unicode: {text[error.start]!a} by itself") from None
             return Row(where, record, text, label)
         if self._columns:
             values = [record[column] for column in self._columns] if "x" not in record else record["x"]
