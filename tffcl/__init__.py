@@ -1,6 +1,7 @@
 """Federated continual learning on TensorFlow Federated.
 
-`tffcl.Experiment("fedseit", data="sample").run()` runs a method on data; the rooms hold what methods are made of:
+`tffcl.Experiment("fedseit", data="sample").run()` runs a method on data, `tffcl.load_run(directory)` reads what a run
+left; the rooms hold what methods are made of:
 
   algorithms     published methods and baselines          transfers    who learns from whom
   client_works   what a client trains, keeps and sends    aggregators  how updates become one
@@ -9,7 +10,7 @@
   datasets       data sets and word vectors               streams      who sees what when
   program        the driver of a run                      runtime      where computations run
   reports        tables and plots of runs                 metrics      accuracy, forgetting, bytes, epsilon
-  testing        checks of a method's contract
+  use            runs read back, models taken out         testing      checks of a method's contract
 """
 
 import atexit

@@ -14,6 +14,7 @@ from . import streams as streams
 from . import templates as templates
 from . import testing as testing
 from . import transfers as transfers
+from . import use as use
 
 __version__: str
 from .algorithms.method import Method as Method
@@ -21,3 +22,4 @@ from .algorithms.method import method as method
 from .experiment import Experiment as Experiment
 from .experiment.plan import Plan as Plan
 from .flags import script as script
+from .use.finished import load_run as load_run

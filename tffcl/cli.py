@@ -230,6 +230,146 @@ def report(run_dirs: tuple[str, ...], **options: Any) -> None:
     summary.report(run_dirs, **options)
 
 
+_RUN_DIR = click.argument("run_dir", metavar="RUN_DIR")
+_CLIENT = click.option("--client", type=int, required=True, metavar="N", help="Number of the client, from 0.")
+_CODE = click.option("--allow-code", is_flag=True, help="Let a method that stands in a file of yours run its code.")
+_TEXT = click.option(
+    "--text-column", default="text", show_default=True, metavar="NAME", help="The column, or key, of texts."
+)
+_INPUT = click.option(
+    "--input-format", "format", type=click.Choice(("csv", "tsv", "jsonl", "lines", "npz")),
+    help="What the file holds.  [default: what its ending says; of standard input, its first line]",
+)  # fmt: skip
+
+
+def _finished(run_dir: str, allow_code: bool) -> Any:
+    """The run, which has come to its end."""
+    from tffcl import errors
+    from tffcl.use import load_run
+
+    run = load_run(run_dir, allow_code=allow_code)
+    if not run.finished:
+        raise errors.RunError(
+            f"{run_dir} is not finished: {run.ended} of {run.num_tasks} tasks are learned; go on with it: tffcl run "
+            f"METHOD ... --output-dir {run_dir} --resume"
+        )
+    return run
+
+
+@tffcl.command()
+@_RUN_DIR
+@click.argument("out", metavar="OUT")
+@_CLIENT
+@click.option("--task", type=int, required=True, metavar="N", help="Number of the client's task, from 0.")
+@click.option(
+    "--format", "format", type=click.Choice(("keras", "savedmodel", "tflite")), default="keras", show_default=True,
+    help="A file .keras; a folder with the signature serving_default; a file .tflite with built-in operations alone.",
+)  # fmt: skip
+@_CODE
+def export(run_dir: str, out: str, client: int, task: int, format: str, allow_code: bool) -> None:
+    """Take a client's model of a task out of a finished run.
+
+    It loads in TensorFlow by itself. Of text it takes the raw string, and gives class names beside probabilities.
+    """
+    from tffcl import use
+
+    run = _finished(run_dir, allow_code)
+    for path in use.export(run, client, task, format, out):
+        click.echo(path)
+    if format == "tflite" and run.plan.kind == "text":
+        click.echo(
+            f"tffcl: built-in operations know no strings: the model takes ids of words; {out}.json holds them",
+            err=True,
+        )  # fmt: skip
+
+
+def _task_number(ctx: click.Context, param: click.Parameter, value: str) -> Optional[int]:
+    if value == "auto":
+        return None
+    if not value.isdecimal():
+        raise click.BadParameter(f"expected a number or auto, found {value!r}")
+    return int(value)
+
+
+@tffcl.command()
+@_RUN_DIR
+@click.argument("file", metavar="FILE|-")
+@_CLIENT
+@click.option(
+    "--task", default="auto", show_default=True, callback=_task_number, metavar="N|auto",
+    help="Number of the task; auto takes for each row the task whose model is surest, and names it.",
+)  # fmt: skip
+@_TEXT
+@_INPUT
+@click.option("--output", metavar="FILE", help="Where to write.  [default: standard output]")
+@_CODE
+def predict(
+    run_dir: str, file: str, client: int, task: Optional[int], text_column: str, format: Optional[str],
+    output: Optional[str], allow_code: bool,
+) -> None:  # fmt: skip
+    """Label new data with a client's models: the same rows, with label and probability.
+
+    FILE is a table (.csv, .tsv, .jsonl), arrays (.npz with x), or else a text a line.
+    """
+    from tffcl import use
+
+    run = _finished(run_dir, allow_code)
+    use.predict(run, file, client, task, text_column=text_column, format=format, output=output)
+
+
+@tffcl.command()
+@_RUN_DIR
+@click.option("--data", required=True, metavar="FILE|-", help="A table (.csv, .tsv, .jsonl), or arrays (.npz: x, y).")
+@click.option("--client", "clients", type=int, multiple=True, metavar="N", help="May be repeated.  [default: all]")
+@_TEXT
+@click.option(
+    "--label-column", default="label", show_default=True, metavar="NAME", help="The column, or key, of labels."
+)
+@_INPUT
+@_CODE
+def evaluate(
+    run_dir: str, data: str, clients: tuple[int, ...], text_column: str, label_column: str, format: Optional[str],
+    allow_code: bool,
+) -> None:  # fmt: skip
+    """Score new labelled data: each client's model of each task, on the rows whose label is one of the task's."""
+    from tffcl import use
+
+    run = _finished(run_dir, allow_code)
+    frame = use.evaluate(run, data, clients or None, text_column=text_column, label_column=label_column, format=format)
+    score = frame.columns[-1]
+    if score == "accuracy":
+        frame[score] = 100 * frame[score]
+        frame = frame.rename(columns={score: "accuracy %"})
+    click.echo(frame.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.1f}"))
+
+
+@tffcl.command("continue")
+@_RUN_DIR
+@click.option("--tasks", "data", required=True, metavar="NAME|PATH", help="New data of the run's kind, as for --data.")
+@click.option("--num-tasks", type=click.IntRange(min=1), default=1, show_default=True, help="Tasks of each client.")
+@click.option("--labels-per-task", type=click.IntRange(min=1), help="Labels of each.  [default: as the run]")
+@click.option("--num-rounds", type=click.IntRange(min=1), help="Rounds of each.  [default: as the run]")
+@click.option("--num-epochs", type=click.IntRange(min=1), help="Epochs of a round.  [default: as the run]")
+@_TEXT
+@click.option("--label-column", default="label", show_default=True, metavar="NAME", help="That of labels.")
+@click.option("--embeddings", metavar="FILE|NAME", help="Word vectors for new words.  [default: they are unknown]")
+@click.option("--output-dir", metavar="DIR", help="The new run directory.  [default: RUN_DIR-continued]")
+@click.option("--runtime", type=click.Choice(("local", "in-process")), help="As for `tffcl run`.")
+@click.option("--resume", is_flag=True, help="Go on with the run in --output-dir where it stopped.")
+@_CODE
+def continue_(run_dir: str, data: str, allow_code: bool, **options: Any) -> None:
+    """Learn further tasks from new data, without those of the run at hand.
+
+    What server and clients have learned goes on in a new run directory; the old one stays as it is.
+    """
+    from tffcl import reports, use
+
+    run = _finished(run_dir, allow_code)
+    results = use.continue_run(run, data, **{name: value for name, value in options.items() if value is not None})
+    if results.directory is not None:
+        reports.show(results.directory)
+
+
 @tffcl.command()
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on; 0 for a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 or :: for all.")

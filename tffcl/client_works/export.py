@@ -37,7 +37,7 @@ def export_keras_model(
       InputError: no such task, the network is no TextCNN, the vectors have another size, or FedSeIT's foreign
         adaptives are missing.
     """
-    network = work.network
+    network: Any = work.network
     if not isinstance(network, (TextCNN, AlignedTextCNN)):
         raise errors.InputError(f"export: expected the work of a TextCNN, found {type(network).__name__}")
     newest = int(client_state["task"])
@@ -49,22 +49,42 @@ def export_keras_model(
     if np.ndim(vectors) != 2 or np.shape(vectors)[1] != size:
         raise errors.InputError(f"vectors: expected float32 [V, {size}], found {np.shape(vectors)}")
     view = {name: tf.convert_to_tensor(v) for name, v in work.task_view(client_state, task).items()}
-    kernels = network.kernels.split(work.evaluated_kernel(view))
-    local = {name: v.numpy() for name, v in network.local.split(view["local"]).items()}
-    builder = _Builder(network, vectors)
-    own = builder.features(
-        [k.numpy() for k in kernels.values()], [local[f"bias_{k}"] for k in network.config.kernel_sizes]
-    )
     if isinstance(network, AlignedTextCNN):
         foreign = _checked(foreign, work)
-        if len(foreign):
-            aligned = builder.aligned(view["attention"].numpy(), foreign, local)
+    kernels, attention = work.evaluated_kernel(view).numpy(), view["attention"].numpy()
+    return text_cnn_model(network, kernels, view["local"].numpy(), attention, vectors, foreign)
+
+
+def text_cnn_model(
+    network: TextCNN | AlignedTextCNN,
+    kernels: np.ndarray,
+    local: np.ndarray,
+    attention: np.ndarray | None,
+    vectors: np.ndarray,
+    foreign: np.ndarray | None = None,
+) -> tf.keras.Model:
+    """From int32 `[N, L]` word ids to logits `[N, max_classes]`, out of parameters as the network takes them.
+
+    Args:
+      network: whose parameters these are.
+      kernels: float32 `[kernels.size]`, composed.
+      local: float32 `[local.size]`.
+      attention: float32 `[K, kernels]`, of an `AlignedTextCNN`.
+      vectors: float32 `[V, D]`.
+      foreign: float32 `[k, kernels.size]`, of an `AlignedTextCNN`.
+    """
+    own_kernels = [part.numpy() for part in network.kernels.split(tf.constant(kernels)).values()]
+    parts = {name: part.numpy() for name, part in network.local.split(tf.constant(local)).items()}
+    builder = _Builder(network, vectors)
+    own = builder.features(own_kernels, [parts[f"bias_{size}"] for size in network.config.kernel_sizes])
+    if isinstance(network, AlignedTextCNN):
+        if foreign is not None and len(foreign):
+            aligned = builder.aligned(np.asarray(attention), foreign, parts)
             own = tf.keras.layers.Concatenate()([own, aligned])
         # With no foreign adaptives the lower half of W_c multiplies zeros and falls away.
-        augment = local["augment_projection"][: own.shape[-1]]
-        own = builder.dense(own, augment, local["augment_bias"], "relu", "augment")
-    logits = builder.dense(own, local["head_kernel"], local["head_bias"], None, "head")
-    return builder.finish(logits)
+        augment = parts["augment_projection"][: own.shape[-1]]
+        own = builder.dense(own, augment, parts["augment_bias"], "relu", "augment")
+    return builder.finish(builder.dense(own, parts["head_kernel"], parts["head_bias"], None, "head"))
 
 
 def _checked(foreign: np.ndarray | None, work: DecomposedWork) -> np.ndarray:

@@ -63,6 +63,8 @@ class ArrayDataset:
       test_x: float32 [M, ...].
       test_labels: int32 [M].
       label_names: the label space, in the order of the ids.
+      columns: names of the D columns of a table; empty for none.
+      centre / scale: float32 [D] or [1]: what stands here of a raw value is (value - centre) / scale.
     """
 
     name: str
@@ -71,6 +73,9 @@ class ArrayDataset:
     test_x: np.ndarray
     test_labels: np.ndarray
     label_names: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    centre: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1, np.float32))
+    scale: np.ndarray = dataclasses.field(default_factory=lambda: np.ones(1, np.float32))
     kind = "vector"
 
     def __post_init__(self) -> None:
@@ -238,6 +243,8 @@ def as_arrays(data: Any) -> ArrayDataset:
         return data
     if isinstance(data, ImageDataset):
         train, test = (x.reshape(len(x), -1) / data.max_value for x in (data.train_images, data.test_images))
+        made = ArrayDataset(data.name, train, data.train_labels, test, data.test_labels, data.label_names)
+        return dataclasses.replace(made, scale=np.full(1, data.max_value, np.float32))
     elif hasattr(data, "train_x"):
         train, test = data.train_x, data.test_x
     else:
@@ -311,17 +318,27 @@ def from_frames(train: pd.DataFrame, test: pd.DataFrame, *, label: str = "label"
                 raise DatasetError(f"{name}: column {column!r} of {part} is not numeric")
     raw = [frame[columns].to_numpy(np.float64) for frame in (train, test)]
     mean, deviation = raw[0].mean(axis=0), raw[0].std(axis=0)
-    scaled = [(part - mean) / np.where(deviation > 0, deviation, 1.0) for part in raw]
-    return from_arrays(scaled[0], train[label], scaled[1], test[label], name=name)
+    made = from_arrays(raw[0], train[label], raw[1], test[label], name=name)
+    return _scaled(made, mean, np.where(deviation > 0, deviation, 1.0), raw, list(map(str, columns)))
 
 
-def load_arrays(name_or_path: str) -> ArrayDataset:
+def _scaled(
+    made: ArrayDataset, centre: np.ndarray, scale: np.ndarray, raw: Sequence[np.ndarray], columns: Sequence[str]
+) -> ArrayDataset:
+    """The data set with its raw training and test values scaled, float64 until they are."""
+    train, test = ((part - centre) / scale for part in raw)
+    known: dict[str, Any] = {"centre": centre.astype(np.float32), "scale": scale.astype(np.float32)}
+    return dataclasses.replace(made, train_x=train, test_x=test, columns=tuple(columns), **known)
+
+
+def load_arrays(name_or_path: str, *, label_column: str = "label") -> ArrayDataset:
     """Tables of numbers: `iris`, `wine`, `breast-cancer` (scikit-learn's), .npz, .csv or .tsv files, or a folder.
 
     Args:
       name_or_path: a name, of which every fifth example is for testing; an .npz file with `train_x`, `train_y`,
         `test_x`, `test_y`; a table in CSV or TSV, with a first line of names and a column `label`, of which every fifth
         row of each label is for testing; or a folder with the tables train.* and test.*.
+      label_column: what tables call the column of labels.
 
     Raises:
       DatasetError: no such data, or malformed ones.
@@ -330,21 +347,21 @@ def load_arrays(name_or_path: str) -> ArrayDataset:
         from sklearn import datasets as sklearn_datasets
 
         found = getattr(sklearn_datasets, _SHIPPED[name_or_path])()
-        x = (found.data - found.data.mean(axis=0)) / found.data.std(axis=0)
-        test = np.arange(len(x)) % 5 == 4
+        x, test = found.data, np.arange(len(found.data)) % 5 == 4
         parts = (x[~test], found.target[~test], x[test], found.target[test])
-        return from_arrays(*parts, name=name_or_path, label_names=[str(name) for name in found.target_names])
+        made = from_arrays(*parts, name=name_or_path, label_names=[str(name) for name in found.target_names])
+        return _scaled(made, x.mean(axis=0), x.std(axis=0), (x[~test], x[test]), list(map(str, found.feature_names)))
     path = pathlib.Path(name_or_path)
     if path.suffix == ".npz":
         return _npz(path)
     if os.path.isfile(path):
         table = _table(path)
-        if "label" not in table:
-            raise DatasetError(f"{path}: has no column 'label', only {', '.join(map(str, table.columns))}")
-        tested = tested_rows(table["label"].tolist(), path)
-        return from_frames(table[~tested], table[tested], name=path.stem)
+        if label_column not in table:
+            raise DatasetError(f"{path}: has no column {label_column!r}, only {', '.join(map(str, table.columns))}")
+        tested = tested_rows(table[label_column].tolist(), path)
+        return from_frames(table[~tested], table[tested], label=label_column, name=path.stem)
     train, test = map(_table, raw_files.train_and_test(path, (".csv", ".tsv")))
-    return from_frames(train, test, name=path.resolve().name)
+    return from_frames(train, test, label=label_column, name=path.resolve().name)
 
 
 def _table(path: pathlib.Path) -> pd.DataFrame:

@@ -92,6 +92,8 @@ class EncodedTextDataset:
       train_labels: int32 [N].
       test_tokens: of M documents.
       test_labels: int32 [M].
+      unicode: the tokeniser's rule, as for `TextDataset`; None for a tokeniser of one's own.
+      max_words: where documents were cut; None for nowhere.
     """
 
     name: str
@@ -102,6 +104,8 @@ class EncodedTextDataset:
     train_labels: np.ndarray
     test_tokens: RaggedTokens
     test_labels: np.ndarray
+    unicode: Optional[bool] = None
+    max_words: Optional[int] = None
 
 
 def encode(
@@ -169,6 +173,8 @@ def encode(
         train_labels=np.asarray(dataset.train_labels, np.int32),
         test_tokens=RaggedTokens.from_rows(rows[len(dataset.train_texts) :]),
         test_labels=np.asarray(dataset.test_labels, np.int32),
+        unicode=None if tokeniser else dataset.unicode,
+        max_words=max_words,
     )
 
 

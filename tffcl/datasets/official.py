@@ -204,13 +204,17 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-def load(name_or_path: PathLike, data_dir: PathLike | None = None) -> TextDataset:
+def load(
+    name_or_path: PathLike, data_dir: PathLike | None = None, *, text_column: str = "text", label_column: str = "label"
+) -> TextDataset:
     """Reads a data set.
 
     Args:
       name_or_path: trec6, trec50, r8, tmn, subj, sample, or a folder with `train.*` and `test.*` tables.
       data_dir: the folder that holds the published files, each set in a sub-folder of its name or all in one.
         None means $TFFCL_DATA_DIR if set, else a per-user cache, which a checked download fills.
+      text_column: the column, or key, of texts in tables of one's own.
+      label_column: that of labels.
 
     Raises:
       DatasetError: no such set, or its files are missing, truncated or malformed, or cannot be fetched.
@@ -220,7 +224,7 @@ def load(name_or_path: PathLike, data_dir: PathLike | None = None) -> TextDatase
         return from_texts(_sample("train.tsv"), _sample("test.tsv"), name="sample", unicode=False)
     if name not in LAYOUTS:
         if os.path.exists(name):
-            return text.from_directory(name)
+            return text.from_directory(name, text_column=text_column, label_column=label_column)
         raise DatasetError(f"{name}: no such data set or folder; known sets are {', '.join((*LAYOUTS, 'sample'))}")
     layout = LAYOUTS[name]
     folder, paths = download.found_or_fetched(name, layout.find, layout.source, data_dir)

@@ -30,10 +30,13 @@ Row = tuple[str, Label]
 _ENDINGS = (".csv", ".tsv", ".jsonl")
 _INTEGER = re.compile(r"-?\d{1,18}")  # Python turns no more than 4,300 digits into a number
 _MARKS = "(),!?'`"
-_FOREIGN = re.compile(f"[^A-Za-z0-9{_MARKS}]")
-_SUFFIX = re.compile(r"('s|'ve|n't|'re|'d|'ll)", re.IGNORECASE)
-_PUNCTUATION = re.compile(r"([,!()?])")
-_HAN = re.compile("([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd])")
+# The tokeniser's rule, in what Python's regular expressions and TensorFlow's have in common.
+FOREIGN = f"[^A-Za-z0-9{_MARKS}]"
+SUFFIX = "('s|'ve|n't|'re|'d|'ll)"  # small or capital
+PUNCTUATION = "([,!()?])"
+HAN = "([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd])"
+_FOREIGN, _PUNCTUATION, _HAN = map(re.compile, (FOREIGN, PUNCTUATION, HAN))
+_SUFFIX = re.compile(SUFFIX, re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +189,11 @@ _EVERY_SCRIPT = _EveryScript(
         0x200D: "\u200d",
     }
 )
+
+
+def replacement(code: int) -> Optional[str]:
+    """What stands for a character in texts of every script: itself, a space, an apostrophe, or nothing (None)."""
+    return _EVERY_SCRIPT[code]
 
 
 def tokenise(text: str, *, lower: bool = True, split: bool = True, unicode: bool = True) -> list[str]:

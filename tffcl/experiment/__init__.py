@@ -68,7 +68,7 @@ class Experiment:
         named = {"method": registry.reference_of(method), "data": data, "network": network}
         for name, value in (("named", named), ("method", chosen), ("data", data)):
             object.__setattr__(self, name, value)
-        kind = loading.kind_of(chosen, data, network)
+        kind = loading.kind_of(chosen, data, network, options.get("text_column"))
         for name, value in (
             ("kind", kind),
             ("network", network_of(network, chosen, kind)),
@@ -128,6 +128,11 @@ class Experiment:
             )
         if self.scenario == "domains" and isinstance(self.data, str):
             loading.check_domains(self.data, self.domains)
+        for name in ("text_column", "label_column"):
+            if self.given.get(name, self.defaults.get(name)) != self.defaults.get(name) and not loading.is_table(
+                self.data
+            ):
+                raise OptionError(name, f"is for a table of your own, found {self.data_name or 'no data'}")
         if self.scenario != "domains" and self.data in loading.PAIRS:
             raise OptionError("scenario", f"{self.data} are domains of images, found {self.scenario}; take domains")
 
@@ -246,7 +251,7 @@ class Experiment:
         if self.network is None:
             return None
         try:
-            usual = network_of(None, self.method, loading.kind_of(self.method, self.data))
+            usual = network_of(None, self.method, loading.kind_of(self.method, self.data, None, self.text_column))
         except InputError:  # only with this network does the method take such data
             usual = None
         return None if usual is not None and usual.name == self.network.name else self.network.name

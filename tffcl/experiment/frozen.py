@@ -19,6 +19,7 @@ import tensorflow as tf
 from tffcl import archive, models, program, streams
 from tffcl.algorithms.fil_ver import Rehearsal
 from tffcl.client_works import LocalTraining, RehearsalModel, randomness
+from tffcl.errors import RunError
 from tffcl.experiment import loading
 from tffcl.models.encoders import mean_of
 from tffcl.models.network import competing, with_label_mask
@@ -96,21 +97,35 @@ def freeze(plan: Any, pretrained: bool, noise: bool, folder: Optional[pathlib.Pa
     """
     encoder = build_encoder(plan)
     kept = _kept(folder, encoder) if folder is not None and plan.resume else None
-    never_trained = randomness.fold(randomness.root_key(plan.seed), randomness.EXAMPLES)
-    drawn = models.FrozenEncoder(encoder, encoder.initial(never_trained).numpy())
     if kept is not None:
         frozen, first = kept
     else:
-        frozen, first = _pretrained(plan) if pretrained else (drawn, None)
-    model = RehearsalModel(
-        frozen, build_classifier(plan, encoder), first, drawn if noise else None, label_mask=plan.label_mask
-    )
+        frozen, first = _pretrained(plan) if pretrained else (_never_trained(plan, encoder), None)
+    model = _model(plan, frozen, first, noise)
     if first is None:
         return Frozen(model)
     tested = _first_task(plan, pool="all").task(0, 0)
     accuracy = accuracy_of(model, first, tested) if len(tested.test["label"]) else None
     _log(plan, accuracy, kept is not None)
     return Frozen(model, accuracy, True)
+
+
+def kept_model(plan: Any, noise: bool, folder: pathlib.Path, first: bool = True) -> RehearsalModel:
+    """The encoder that a run directory holds, with the classifier's `first` weights; RunError where it holds none."""
+    kept = _kept(folder, build_encoder(plan))
+    if kept is None:
+        raise RunError(f"{folder} has no encoder.npz, the frozen encoder of {plan.method.name}")
+    return _model(plan, kept[0], kept[1] if first else None, noise)
+
+
+def _model(plan: Any, frozen: models.FrozenEncoder, first: Optional[np.ndarray], noise: bool) -> RehearsalModel:
+    drawn = _never_trained(plan, frozen.encoder) if noise else None
+    return RehearsalModel(frozen, build_classifier(plan, frozen.encoder), first, drawn, label_mask=plan.label_mask)
+
+
+def _never_trained(plan: Any, encoder: models.Encoder) -> models.FrozenEncoder:
+    key = randomness.fold(randomness.root_key(plan.seed), randomness.EXAMPLES)
+    return models.FrozenEncoder(encoder, encoder.initial(key).numpy())
 
 
 _MADE: dict[Any, tuple[models.FrozenEncoder, np.ndarray]] = {}  # in this process, for methods that are compared

@@ -44,6 +44,10 @@ class Data(Options):
         None, "The folder of the published files; none for $TFFCL_DATA_DIR, else a cache that downloads fill.",
         metavar="DIR", recorded=False,
     )  # fmt: skip
+    text_column: str = option(
+        "text", "The column, or key, of texts in a table of your own.", metavar="NAME", recorded=False, only=("text",)
+    )
+    label_column: str = option("label", "That of labels.", metavar="NAME", recorded=False, only=("text", "vector"))
     embeddings: Optional[str] = option(
         None, "Word vectors: a word2vec or GloVe file, 'glove-50' (the extra `glove`), a name that "
         "gensim.downloader knows, or 'own' to train them on the clients' text; none for the data folder's glove/*.bin, "
@@ -303,7 +307,7 @@ _SCHEDULES: dict[str, dict[str, Defaults]] = {
             "embedding_size": 32, "hidden": (100,), "filters": (8, 16), "pretraining_epochs": 30,
             "client_memory": 150, "send_per_round": 40, "server_memory": 1000,
         },
-        # Fewer epochs leave an encoder that tells more of other classes (`tffcl reproduce fil-ver --table pretraining`).
+        # With fewer epochs the encoder tells more of other classes: `tffcl reproduce fil-ver --table pretraining`.
         "mnist+fashion": {"domains": "classes", "pretraining_epochs": 1},
         "emnist-balanced": {"domains": "classes"},
     },

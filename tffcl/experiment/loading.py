@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from tffcl import datasets, streams
+from tffcl import datasets, storage, streams
 from tffcl.algorithms.method import DENSITY, LABELS, Method
 from tffcl.datasets import raw_files
 from tffcl.errors import DatasetError, InputError, StreamError
@@ -55,8 +55,10 @@ _ALSO = {
 _USUAL_DATA = {"fedseit": "text", "confedmade": "binary", "fil-ver": "image"}
 
 
-def kind_of(method: Method, data: Any, network: Any = None) -> str:
+def kind_of(method: Method, data: Any, network: Any = None, text_column: Optional[str] = None) -> str:
     """The kind of data that a method has of `data` (see `Experiment`), with a network.
+
+    `text_column` is that of tables; None for "text".
 
     Raises:
       InputError: the method or the network cannot learn from such data; the message says what is missing.
@@ -65,7 +67,7 @@ def kind_of(method: Method, data: Any, network: Any = None) -> str:
         usual = _USUAL_DATA.get(method.schedule or "", "text" if LABELS in method.learns else "binary")
         natural, name = usual, f"the default data of {method.name}"
     else:
-        natural, name = natural_kind(data), name_of(data) or "the data"
+        natural, name = natural_kind(data, text_column), name_of(data) or "the data"
     part = None if network is None or method.own_network else network_of(network, method, natural)
     takes = tuple(kind for kind in method.kinds if part is None or kind in part.kinds)
     for kind in _ALSO[natural]:
@@ -105,14 +107,20 @@ def _missing(method: Method, kind: str) -> str:
     return ""
 
 
-def natural_kind(data: Any) -> str:
+def is_table(data: Any) -> bool:
+    """Whether data are named as a table, a folder of tables, or several of these."""
+    parts = union_of(data) or (data,)
+    return all(isinstance(part, str) and part not in NAMES and not is_own(part) for part in parts)
+
+
+def natural_kind(data: Any, text_column: Optional[str] = None) -> str:
     """The kind of a data set as it is, before any network."""
     if not isinstance(data, str):
         return getattr(data, "kind", None) or _no_kind(data)
     if data in NAMES:
         return NAMES[data]
     if parts := union_of(data):
-        other = next((part for part in parts if natural_kind(part) != "text"), None)
+        other = next((part for part in parts if natural_kind(part, text_column) != "text"), None)
         if other is not None:
             raise InputError(f"{data}: data sets of text can be joined, and {other} is {natural_kind(other)} data")
         return "text"
@@ -127,7 +135,12 @@ def natural_kind(data: Any) -> str:
         raise InputError(f"{data}: no such data set or folder; known sets are {', '.join(NAMES)}")
     if tables[0].suffix == ".npz":
         return "vector"
-    return "text" if _has_text(tables[0]) else "vector"
+    if text_column is None or text_column == "text":
+        return "text" if "text" in _columns_of(tables[0]) else "vector"
+    columns = _columns_of(tables[0])
+    if text_column not in columns:
+        raise DatasetError(f"{tables[0]}: has no column {text_column!r}, only {', '.join(columns)[:200]}")
+    return "text"
 
 
 def _no_kind(data: Any) -> str:
@@ -137,14 +150,14 @@ def _no_kind(data: Any) -> str:
     )
 
 
-def _has_text(path: pathlib.Path) -> bool:
-    """Whether a table has a column or key of texts, going by its first line."""
+def _columns_of(path: pathlib.Path) -> list[str]:
+    """Names of the columns or keys of a table, going by its first line."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         line = file.readline(1 << 20)
     if path.suffix == ".jsonl":
-        return '"text"' in line
+        return list(storage.parse_object(line.encode(), f"{path}, line 1", DatasetError))
     separator = "\t" if path.suffix == ".tsv" else ","
-    return "text" in [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
+    return [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
 
 
 def name_of(data: Any) -> Optional[str]:
@@ -228,12 +241,17 @@ def load(experiment: Experiment) -> Any:
     if kind == "image" and isinstance(data, str):
         return datasets.load_images(data, experiment.data_dir)
     if kind == "vector":
-        return datasets.load_arrays(data) if isinstance(data, str) else datasets.as_arrays(data)
+        if isinstance(data, str):
+            return datasets.load_arrays(data, label_column=experiment.label_column)
+        return datasets.as_arrays(data)
     return data
 
 
 def _texts(experiment: Experiment, data: Any) -> datasets.TextDataset:
-    texts = datasets.load(data, experiment.data_dir) if isinstance(data, str) else data
+    texts = data
+    if isinstance(data, str):
+        columns = {"text_column": experiment.text_column, "label_column": experiment.label_column}
+        texts = datasets.load(data, experiment.data_dir, **columns)
     if experiment.tokeniser is not None:
         texts = dataclasses.replace(texts, unicode=experiment.tokeniser == "unicode")
     return texts

@@ -20,7 +20,7 @@ from tffcl.aggregators import ClientPrivacy
 from tffcl.algorithms.fed_avg import Importance
 from tffcl.client_works import RehearsalModel
 from tffcl.client_works.options import LocalTraining
-from tffcl.experiment import Experiment, densities, frozen, loading
+from tffcl.experiment import Experiment, densities, frozen, loading, record
 from tffcl.experiment.groups import Runtime
 from tffcl.models import EmbeddingClassifier, MADENetwork, Network
 from tffcl.models.network import with_label_mask
@@ -354,6 +354,7 @@ class Plan:
         with self.open_runtime():
             process = (build or self.method.process)(self)
             quiet.collect_as_usual()
+            begin = self._begin(process)
             return program.run_program(
                 process,
                 self.data,
@@ -369,13 +370,18 @@ class Plan:
                 enrollment=self.enrollment if comes_and_goes else None,
                 privacy=self.privacy,
                 client_files=self.client_files(),
-                on_start=self._on_start,
+                on_start=functools.partial(self._on_start, process),
                 finish=self._finish,
                 keep=self.keep,
+                begin=begin,
             )
 
-    def _on_start(self, folder: Optional[pathlib.Path]) -> None:
-        """Writes experiment.toml, with which `--config` starts such a run again, and the frozen encoder."""
+    def _begin(self, process: ContinualProcess) -> Any:
+        """State and events to begin with, where that is not a process that has learned nothing."""
+        del process
+
+    def _on_start(self, process: ContinualProcess, folder: Optional[pathlib.Path]) -> None:
+        """Writes experiment.toml, with which `--config` starts such a run again, the frozen encoder, and the record."""
         if folder is None:
             return
         with contextlib.suppress(OptionError):  # of objects that no file can name
@@ -383,6 +389,7 @@ class Plan:
             storage.write_whole(folder / "experiment.toml", text.encode())
         if self.frozen is not None:
             self.frozen.write(folder)
+        record.write(self, process, folder)
 
     def _finish(self, process: ContinualProcess, state: RunState, folder: Optional[pathlib.Path]) -> dict[str, Any]:
         """Figures of `results.json` that the driver does not have.

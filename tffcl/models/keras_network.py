@@ -208,6 +208,20 @@ class KerasNetwork(Classifier):
         with self._substituted([tf.convert_to_tensor(value) for value in values], dropout_key):
             return self._model(examples["features"], training=False)
 
+    def plain(self, kernels: Any = None, local: Any = None) -> tf.keras.Model:
+        """A Keras model as the user's was, with Keras's own dropout; logits of `features`.
+
+        Args:
+          kernels: float32 `[kernels.size]`; the first ones without.
+          local: float32 `[local.size]`; the first ones without.
+        """
+        model = _clone(self._model, _with_plain_dropout)
+        trained: dict[str, Any] = {}
+        for layout, flat in ((self.kernels, kernels), (self.local, local)):
+            trained.update({} if flat is None else layout.split(tf.convert_to_tensor(flat)))
+        model.set_weights([np.asarray(trained.get(name, first)) for name, first in zip(self._names, self._first)])
+        return model
+
     @contextlib.contextmanager
     def _substituted(self, values: Sequence[tf.Tensor], key: tf.Tensor | None) -> Iterator[None]:
         """Inside, tensors stand for all weights of the model, and dropout draws from `key`."""
@@ -248,6 +262,12 @@ def _weight_attributes(model: tf.keras.Model) -> list[tuple[tf.Module, str, int]
 def _with_keyed_dropout(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
     if _is_plain_dropout(layer):
         return KeyedDropout(layer.rate, name=layer.name)
+    return layer.__class__.from_config(layer.get_config())
+
+
+def _with_plain_dropout(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+    if isinstance(layer, KeyedDropout):
+        return tf.keras.layers.Dropout(layer.rate, name=layer.name)
     return layer.__class__.from_config(layer.get_config())
 
 

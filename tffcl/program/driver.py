@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 OnStart = Callable[[Optional[pathlib.Path]], None]
 Finish = Callable[[ContinualProcess, state_lib.RunState, Optional[pathlib.Path]], Mapping[str, Any]]
 
+Begin = tuple[state_lib.RunState, Sequence[Event]]
+
 _PREPARED_AT_ONCE = 32  # clients whose raw data stand in memory together
 
 
@@ -57,6 +59,7 @@ def run_program(
     on_start: Optional[OnStart] = None,
     finish: Optional[Finish] = None,
     keep: str = "last",
+    begin: Optional[Begin] = None,
 ) -> Results:
     """Lets every client learn its tasks one after another, in the TFF context that is installed.
 
@@ -95,6 +98,8 @@ def run_program(
         clients whose states nobody here can read, the state has none.
       keep: what stays of the checkpoints after the end: "last", one compact state, whose large arrays are rounded to 8
         significant bits; "all", the last two checkpoints as they are; "none". Until then the last two stay.
+      begin: state and events at the end of another run, whose clients go on here with the task number `state.task`.
+        Data of the tasks before it may be empty: they are then not scored any more.
 
     Returns:
       The results, as they stand in results.json.
@@ -113,7 +118,7 @@ def run_program(
                 "stored data: needs client_files, and a transfer that is told nothing of the examples (not SIT)"
             )
         client_files = dataclasses.replace(client_files, stored_data=True)
-    check_data(process, data, enrollment)
+    check_data(process, data, enrollment, 0 if begin is None else begin[0].task)
     wanted = transfer.num_foreign(data.num_clients)
     if wanted != process.num_foreign:
         raise InputError(
@@ -133,7 +138,7 @@ def run_program(
         stored = directory.finished()
         if stored is not None:
             return _as_it_ended(stored, directory, cohorts.scores_are(process), full_config)
-        run = _Run(process, tasks, transfer, settings, directory, reporting, client_files, privacy)
+        run = _Run(process, tasks, transfer, settings, directory, reporting, client_files, privacy, begin)
         history = run.to_the_end()
         results = results_of(history, cohorts.scores_are(process), full_config)
         if finish is not None:
@@ -166,6 +171,7 @@ class _Run:
         reporters: Sequence[Reporter],
         client_files: Optional[ClientFiles] = None,
         privacy: Optional[ClientPrivacy] = None,
+        begin: Optional[Begin] = None,
     ):
         self.process = process if client_files is None else client_files.process(process)
         self.data, self.transfer, self.settings, self.client_files = data, transfer, settings, client_files
@@ -174,7 +180,13 @@ class _Run:
         self.watch = events.now()
         rests_on = {state_lib.SUMMARIES: transfer.noised, state_lib.PARTICIPANTS: privacy is not None}
         secret = [name for name, needed in rests_on.items() if needed]
-        self.state = state_lib.start(process, data.num_clients, settings, directory.restore, client_files, secret)
+        first, past = (None, ()) if begin is None else begin
+        self.state = state_lib.start(
+            process, data.num_clients, settings, directory.restore, client_files, secret, first
+        )
+        if not directory.history.events:
+            for event in past:
+                directory.history.append(event)
         data.secrets = self.state.secrets.get(state_lib.SUMMARIES)
         self._keeps_secrets = bool(secret) or "secret" in tff_types.entries(process.client_state_type)
         self.shelf = Shelf()  # of what is prepared

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from tffcl import metrics, storage
 from tffcl.options import Options, option
+from tffcl.program import frames
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
 
     from tffcl.aggregators import ClientPrivacy
     from tffcl.program.events import Event
@@ -36,9 +38,9 @@ class Settings(Options):
     evaluate_every: str = option("round", "When all tasks so far are evaluated.", choices=EVALUATE_EVERY)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Results:
-    """The numbers of a run.
+    """The numbers of a run; printed, a short table of them.
 
     Attributes:
       scores: float64 `[C, T, T]`: score of client c on task i after it learned task t; NaN for no data.
@@ -57,6 +59,7 @@ class Results:
       directory: the run directory; None in memory.
       just_learnt: float64 `[C, T]`, scores after a task's last round, before it ended: what its end does to a task
         (pruning, thresholds) is the difference from the diagonal of `scores`. None where rounds were not evaluated.
+      events: what `history.jsonl` holds, a mapping a line.
     """
 
     scores: np.ndarray
@@ -73,6 +76,23 @@ class Results:
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     directory: Optional[pathlib.Path] = None
     just_learnt: Optional[np.ndarray] = None
+    events: Sequence[Event] = ()
+
+    def __repr__(self) -> str:
+        return frames.text_of(self.config, self.events, self.scores_are, self.scores)
+
+    def _repr_html_(self) -> str:
+        return frames.html_of(self.config, self.events, self.scores_are, self.scores)
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """What was measured of each client and of the server in every round (`tffcl.program.frames.history_of`)."""
+        return frames.history_of(self.config, self.events, self.scores_are)
+
+    @property
+    def accuracy(self) -> pd.DataFrame:
+        """Every score, by client and task, after every round and task (`tffcl.program.frames.scores_of`)."""
+        return frames.scores_of(self.config, self.events, self.scores_are)
 
     @property
     def final_score(self) -> float:
@@ -182,6 +202,7 @@ def results_of(events: Sequence[Event], scores_are: str, config: Mapping[str, An
         config=dict(config),
         other_scores=tensors,
         just_learnt=learnt if any(scores_are in event for event in rounds) else None,
+        events=tuple(events),
         **{name: counts.tolist() for name, counts in sent.items()},  # type: ignore[arg-type]
     )
 

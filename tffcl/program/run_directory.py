@@ -212,21 +212,31 @@ class Checkpoints:
         Raises:
           RunError: there are checkpoints, but not one of them is whole.
         """
-        failures = []
+        found = self._latest(template, history)
+        if found is None:
+            return None
+        step, restored, failures = found
+        for failure in failures:
+            logger.warning("%s; going on from the checkpoint before it", failure)
+        for later in self._steps():  # damaged: lest they be taken for the last again
+            if later > step:
+                self._remove(self._folder / f"{later:08d}.json")
+        self._remove_old(self._steps())
+        return restored
+
+    def latest(self, template: RunState, history: History) -> Optional[RunState]:
+        """As `restore`, of a run that is only looked at: no file is changed."""
+        found = self._latest(template, history)
+        return None if found is None else found[1]
+
+    def _latest(self, template: RunState, history: History) -> Optional[tuple[int, RunState, list[str]]]:
+        """Number and state of the last whole checkpoint, and what is wrong with those after it."""
+        failures: list[str] = []
         for step in reversed(self._steps()):
-            path = self._folder / f"{step:08d}.json"
             try:
-                restored = self._read(path, template, history)
+                return step, self._read(self._folder / f"{step:08d}.json", template, history), failures
             except RunError as error:
                 failures.append(str(error))
-                continue
-            for failure in failures:
-                logger.warning("%s; going on from the checkpoint before it", failure)
-            for later in self._steps():  # damaged: lest they be taken for the last again
-                if later > step:
-                    self._remove(self._folder / f"{later:08d}.json")
-            self._remove_old(self._steps())
-            return restored
         if failures:
             raise RunError(f"no whole checkpoint in {self._folder}: {failures[0]}")
         return None

@@ -179,16 +179,18 @@ def start(
     restore: Callable[[RunState], RunState],
     client_files: Optional[ClientFiles] = None,
     secret: Sequence[str] = (),
+    first: Optional[RunState] = None,
 ) -> RunState:
     """The state with which a run goes on: the first one, or what `restore` gives in its place.
 
     `secret` names those of `RunState.secrets` that the run rests on; `restore` returns the first state where there is
-    no checkpoint.
+    no checkpoint. `first` is a first state that is not that of a process which has learned nothing.
 
     Raises:
       RunError: checkpoints, or files of clients, that cannot be used.
     """
-    first = first_state(process, num_clients, settings, client_files)
+    if first is None:
+        first = first_state(process, num_clients, settings, client_files)
     if SUMMARIES in secret:
         first.secrets[SUMMARIES] = np.stack([draw_secret() for _ in range(num_clients)])
     if PARTICIPANTS in secret:

@@ -67,8 +67,10 @@ def num_examples(examples: Tensors) -> int:
     return len(next(iter(examples.values()))) if examples else 0
 
 
-def check_data(process: ContinualProcess, data: AnyClientData, enrollment: Optional[Enrollment] = None) -> None:
-    """Checks every task of every client.
+def check_data(
+    process: ContinualProcess, data: AnyClientData, enrollment: Optional[Enrollment] = None, first: int = 0
+) -> None:
+    """Checks every task of every client, from the task number `first` on.
 
     Clients must have training examples in the tasks in which they are active, and no examples at all in others; without
     an enrollment all are active in all.
@@ -90,7 +92,7 @@ def check_data(process: ContinualProcess, data: AnyClientData, enrollment: Optio
                 f"tasks, but the data has {data.num_clients} clients x {data.num_tasks} tasks"
             )
     for client in range(data.num_clients):
-        for number in range(data.num_tasks):
+        for number in range(first, data.num_tasks):
             task, where = data.task(client, number), f"client {client}, task {number}"
             state = EnrollmentState.ACTIVE if enrollment is None else enrollment.state(client, number)
             if state is EnrollmentState.ACTIVE:
