@@ -137,3 +137,16 @@ def test_what_cannot_go_on_is_one_line(folder, table, tmp_path, run, method, fla
     places = {"TABLE": table, "RUN": place, "WIDE": tmp_path / "wide.txt"}
     wrong(run("continue", place, *[places.get(flag, flag) for flag in flags], cwd=tmp_path), words)
     assert not (place.parent / f"{place.name}-continued").exists()
+
+
+def test_places_for_more_adaptives_weigh_nothing_in_past_tasks():
+    from tffcl.program.state import ClientStore, RunState
+    from tffcl.transfers import KnowledgeBase
+
+    held = {"attention": np.ones([2, 3], np.float32), "past_attention": np.ones([4, 2, 3], np.float32)}
+    state = RunState(None, ClientStore([{**held, "task": np.int32(4)}]), KnowledgeBase(1))
+    more = continuing._with_places(state, 2).store[0]
+    for name, axis in (("attention", 0), ("past_attention", 1)):
+        np.testing.assert_array_equal(np.take(more[name], [0, 1], axis), held[name])
+        assert not np.take(more[name], [2, 3], axis).any()
+        assert state.store[0][name].shape == held[name].shape

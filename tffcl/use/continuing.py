@@ -95,7 +95,7 @@ class ContinuedPlan(FinishedPlan):
         self.dataset = self._with_old(new, embeddings)
         divided = before.replace(**given, num_tasks=num_tasks, **({"assign": ()} if before.assign else {}))
         everybody = streams.Enrollment.full(run.num_clients, num_tasks)
-        self.new_stream = loading.stream_of(divided, self.dataset, run.num_clients, everybody)
+        self.new_stream = self._numbered(loading.stream_of(divided, new, run.num_clients, everybody), new.label_names)
         self._check_labels()
         self.stream = streams.TaskStream(self.stream.name, tuple(
             (*old, *(dataclasses.replace(task, task=self._first + task.task) for task in fresh))
@@ -195,6 +195,18 @@ class ContinuedPlan(FinishedPlan):
             test_tokens=datasets.RaggedTokens.from_rows(rows[train:]),
         )  # fmt: skip
 
+    def _numbered(self, stream: streams.TaskStream, names: Sequence[str]) -> streams.TaskStream:
+        """A stream of the new data's own labels with those that the run numbers them by."""
+        ids = [self.dataset.label_names.index(name) for name in names]
+
+        def numbered(task: streams.Task) -> streams.Task:
+            labels, tested = (tuple(sorted(ids[k] for k in each)) for each in (task.labels, task.test_labels))
+            return dataclasses.replace(task, labels=labels, test_labels=tested)
+
+        return dataclasses.replace(
+            stream, tasks=tuple(tuple(map(numbered, tasks)) for tasks in stream.tasks), excluded_labels=()
+        )
+
     def _check_labels(self) -> None:
         if self.one_head:
             return
@@ -212,13 +224,15 @@ class ContinuedPlan(FinishedPlan):
 
     def _begin(self, process: ContinualProcess) -> tuple[RunState, Sequence[Any]]:
         old, state = self._run._process, self._run.read_state()
-        if process.num_foreign != old.num_foreign:
+        added = isinstance(process.work, DecomposedWork) and process.work.network.adds_foreign
+        if process.num_foreign < old.num_foreign or (process.num_foreign > old.num_foreign and not added):
             raise RunError(
                 f"{self._run.directory}: its transfer gives up to {old.num_foreign} entries for a task, and with more "
                 f"tasks {process.num_foreign}; this cannot be continued"
             )
         self.data = _OldAndNew(self.client_data(self.new_stream), self._first, process)
-        return _grown(state, old, process), self._run.events
+        more = process.num_foreign - old.num_foreign
+        return _grown(_with_places(state, more) if more else state, old, process), self._run.events
 
     def _finish(self, process: ContinualProcess, state: RunState, folder: Optional[pathlib.Path]) -> dict[str, Any]:
         return {}
@@ -253,6 +267,17 @@ def _grown(state: RunState, old: ContinualProcess, new: ContinualProcess) -> Run
                 held[name] = _with_columns(held[name], fresh, layouts[0]["local"], layouts[1]["local"])
         store.append(held)
     return dataclasses.replace(state, server=server, store=ClientStore(store))
+
+
+def _with_places(state: RunState, more: int) -> RunState:
+    """The state with places for further foreign adaptives, which weigh nothing in the tasks that have ended."""
+    store = []
+    for client in range(len(state.store)):
+        held = state.store[client]
+        for name in ("attention", "past_attention"):  # [K, kernels] and [T, K, kernels]
+            held[name] = np.pad(held[name], [(0, 0)] * (held[name].ndim - 2) + [(0, more), (0, 0)])
+        store.append(held)
+    return dataclasses.replace(state, store=ClientStore(store))
 
 
 def _layouts(work: Any) -> dict[str, VectorLayout]:
