@@ -61,7 +61,7 @@ def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of commands draw nothing: for tests to which their pictures are not the matter."""
     from tffcl.reports import summary
 
-    monkeypatch.setattr(summary, "write_plots", lambda _: [])
+    monkeypatch.setattr(summary, "write_plots", lambda *_: [])
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def _ran(folder, run):
     def call(command):
         words = [*shlex.split(command), "--runtime", "in-process", "--learning-rate", "0.02"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(summary, "write_plots", lambda _: [])
+            patch.setattr(summary, "write_plots", lambda *_: [])
             return tuple(words), run(*words, cwd=folder)
 
     return command_line.once(call, lambda command: command)

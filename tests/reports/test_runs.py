@@ -88,6 +88,10 @@ def test_settings_set_methods_apart_and_seeds_do_not(tmp_path):
     assert [(row.name, len(row.runs)) for row in rows] == [
         ("ewc on trec6 (learning_rate 0.1)", 2), ("ewc on trec6 (learning_rate 0.01)", 1), ("ewc on r8", 1),
     ]  # fmt: skip
+    assert runs.row_called("ewc on r8", rows) is rows[2]
+    assert runs.row_called("ewc", rows[2:]) is rows[2]
+    with pytest.raises(InputError, match="no row is called 'ewc'; rows: ewc on trec6"):
+        runs.row_called("ewc", rows)  # which of them?
     assert "learning_rate" in runs.differences_table(rows)
     assert "num_rounds" in runs.common_table(rows)
     assert len(runs.rows_of(found, "run")) == 4

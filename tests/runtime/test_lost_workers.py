@@ -34,7 +34,7 @@ def _start(run, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         # What takes most of a short run's time and is the same each time.
         patch.setattr(Method, "process", once(Method.process, what_is_built))
-        patch.setattr(summary, "write_plots", lambda _: [])
+        patch.setattr(summary, "write_plots", lambda *_: [])
         yield start
 
 

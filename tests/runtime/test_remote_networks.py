@@ -131,7 +131,7 @@ def _example(monkeypatch):
     module, logger = module_at(_EXAMPLE), logging.getLogger("tffcl")
     # What takes most of a short run's time and is the same each time.
     monkeypatch.setattr(module, "build_fedseit", once(module.build_fedseit))
-    monkeypatch.setattr(summary, "write_plots", lambda _: [])
+    monkeypatch.setattr(summary, "write_plots", lambda *_: [])
     before = logger.handlers[:], logger.propagate
 
     def run(*args, folder):

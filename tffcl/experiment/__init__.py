@@ -19,6 +19,7 @@ from tffcl.experiment.groups import SCENARIO_SUPPLIED, SCENARIOS, Data, Output, 
 from tffcl.models.registry import NetworkPart, network_of
 from tffcl.options import Field, OptionError, checked, fields_of, flat, options_of, to_toml
 from tffcl.program.results import Settings
+from tffcl.runtime import quiet
 from tffcl.transfers.options import SUPPLIED as TRANSFER_SUPPLIED
 from tffcl.transfers.options import TRANSFERS
 
@@ -283,6 +284,7 @@ class Experiment:
         """Loads the data and divides them: all that a run is built of."""
         if "tensorflow" not in sys.modules:
             logger.info("importing TensorFlow ...")
+            quiet.quiet_logs()  # in a notebook too
         from tffcl.experiment.plan import Plan
 
         return Plan(self)

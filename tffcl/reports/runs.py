@@ -260,14 +260,16 @@ def methods_table(rows: Sequence[Row], *, against: Optional[str] = None, form: s
 
 
 def row_called(name: str, rows: Sequence[Row]) -> Row:
-    """The row of that name.
+    """The row of that name, or the one whose method is called so.
 
     Raises:
-      InputError: there is none.
+      InputError: there is none, or several.
     """
-    for row in rows:
-        if row.name == name:
-            return row
+    called = [row for row in rows if row.name == name] or [
+        row for row in rows if row.runs[0].config.get("method") == name
+    ]
+    if len(called) == 1:
+        return called[0]
     raise InputError(f"--against: no row is called {name!r}; rows: {', '.join(row.name for row in rows)}")
 
 
