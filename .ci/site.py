@@ -22,7 +22,7 @@ API = """# Reference
 The public names of every module, with shapes, dtypes, units, errors and sources. The parts of a method (client work,
 transfer, aggregator, finalizer) are described by [the contract](../contract.md); the map of the modules is
 [architecture](../architecture.md). The [command line](cli.md), [methods and data](parts.md) and the files of a
-[run directory](run-directory.md) have pages of their own.
+[run directory](../runs.md) have pages of their own.
 
 | module | what is in it |
 |---|---|
