@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 MADE = (
     "run", "confedmade", "--data", "digits", "--num-clients", "2", "--num-tasks", "2", "--num-rounds", "1",
     "--num-epochs", "2", "--hidden", "8", "--order-agnostic", "--num-masks", "2", "--runtime", "in-process",
+    "--keep", "all",
 )  # fmt: skip
 
 
@@ -45,7 +46,7 @@ def test_a_short_run_of_densities(made):
     # Jensen: the mean of probabilities is no worse than the mean of their logarithms.
     assert found["average_nll_task_known"] <= found["average_nll_one_mask"] + 1e-4
     names = {path.name for path in (folder / "run" / "plots").iterdir()}
-    assert names >= {"nll_by_task.png", "attention.png", "samples.png", "accuracy_matrix.png"}
+    assert names >= {"nll-by-task.png", "attention.png", "samples.png", "nll-matrix.png"}
     assert all(path.stat().st_size > 1000 for path in (folder / "run" / "plots").iterdir())
 
 
@@ -186,7 +187,7 @@ def test_stopped_after_a_round_it_goes_on_with_its_encoder(run, ver, tmp_path, m
 
 def test_rehearsal_of_clients_with_files_ends_as_without(run, ver, no_plots):
     folder, _ = ver
-    args = (*VER, "--output-dir", "files", "--client-dir", "clients")
+    args = (*VER, "--output-dir", "files", "--client-dir", "clients", "--keep", "all")
     code, _, stderr = run(*args, cwd=folder)
     assert code == 0, stderr
     found, expected = results(folder / "files"), results(folder / "run")

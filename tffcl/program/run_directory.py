@@ -200,6 +200,14 @@ class Checkpoints:
         elif keep == "none":
             self._remove_old(steps, kept=0)
 
+    def exact(self) -> bool:
+        """Whether the last checkpoint, whole or not, is one of a run that goes on: no compact state."""
+        steps = self._steps()
+        try:
+            return bool(steps) and "packed" not in _read_manifest(self._folder / f"{steps[-1]:08d}.json")
+        except RunError:  # `restore` says what is wrong with it
+            return True
+
     def any(self) -> bool:
         """Whether there is a checkpoint, whole or not."""
         return bool(self._steps())
@@ -464,8 +472,10 @@ class RunDirectory:
         return state or first
 
     def finished(self) -> Optional[dict[str, Any]]:
-        """The results of a run that has ended, with its whole history; None while it goes on."""
+        """The results of a run that has ended, with its whole history; None where a checkpoint can be gone on from."""
         if self.path is None or not os.path.lexists(self.path / "results.json"):
+            return None
+        if self._checkpoints is not None and self._checkpoints.exact():
             return None
         results = storage.read_object(self.path / "results.json", "the results of a run", error=RunError)
         content = storage.read_regular(self.path / "history.jsonl", "the history of a run", error=RunError)
