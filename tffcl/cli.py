@@ -218,7 +218,7 @@ def reproduce_fil_ver(
 @click.option(
     "--compare", metavar="FILE|DIR",
     help="All runs in one picture: of densities the NLL after each task, in FILE; of classifiers two pictures in DIR, "
-    "accuracy after each round and on each task at the end.",
+    "accuracy on each task at the end, and after each round, or where there are seeds on the tasks so far with a band.",
 )  # fmt: skip
 def report(run_dirs: tuple[str, ...], **options: Any) -> None:
     """Tables and plots of runs: run directories, or folders that are searched for them.

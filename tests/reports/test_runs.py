@@ -69,6 +69,17 @@ def test_means_intervals_and_paired_differences_by_hand(folder):
     assert half_width([50.0, 60.0, 70.0]) == pytest.approx(T_OF_2 * 10 / 3**0.5)
 
 
+def test_pictures_have_a_line_and_a_bar_for_each_method_over_its_seeds(folder, capsys, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(summary, "plot_average_so_far", lambda rows, path, **lines: drawn.update(rows) or path)
+    summary.report([folder], compare=folder / "pictures")
+    plots = [line.rsplit("/", 1)[1] for line in capsys.readouterr().out.splitlines() if line.startswith("plot: ")]
+    assert plots == ["accuracy-so-far.png", "accuracy-by-task.png"]
+    scores = {name: [one["task_averaged_test_accuracy"] for one in results] for name, results in drawn.items()}
+    assert scores["alone"] == pytest.approx([0.5, 0.6, 0.7])
+    assert scores["fedavg"] == pytest.approx([0.55, 0.75, 0.75])
+
+
 def test_what_has_not_ended_is_shown_as_far_as_it_is_and_counts_in_no_mean(folder):
     table = runs.unfinished_table(runs.rows_of(runs.find_runs([folder])))
     cells = re.split(r"  +", table.splitlines()[2])

@@ -21,6 +21,7 @@ from tffcl.reports.curves import (
     plot_accuracy_bars,
     plot_accuracy_by_round,
     plot_accuracy_per_round,
+    plot_average_so_far,
     plot_communication,
     plot_nll_by_task,
 )
@@ -75,7 +76,7 @@ def report(
       plots: whether each finished run gets its `plots/`; None for a single run alone.
       plot_format: "png", "svg" or "pdf".
       compare: for densities a file for one picture of the NLL of all runs after each task, for classifiers a folder for
-        pictures of their accuracy.
+        pictures of their accuracy, over seeds where a row has several.
 
     Raises:
       InputError: a folder without a run, other values than a run writes, or a row that is not there.
@@ -109,6 +110,8 @@ def report(
         if compare is not None and any(load_results(folder).get("nll") for folder in finished):
             named = {folder.name: load_results(folder) for folder in finished}
             paths = [plot_nll_by_task(named, compare)]
+        elif compare is not None and any(len(row.finished) > 1 for row in rows):
+            paths = _compare_rows(rows, pathlib.Path(compare), plot_format)
         elif compare is not None:
             paths = compare_plots(finished, compare, plot_format)
         for path in paths:
@@ -223,6 +226,26 @@ def compare_plots(folders: Sequence[PathLike], output: PathLike, plot_format: st
             plot_accuracy_by_round(scored, output / f"{BY_ROUND}.{plot_format}", names=names, references=references)
         )
     return paths
+
+
+def _compare_rows(rows: Sequence[runs.Row], output: pathlib.Path, form: str) -> list[pathlib.Path]:
+    """Mean accuracy on the tasks so far, and on each task at the end, a line and a bar for each row over its seeds."""
+    ended = {row.name: row.finished for row in rows if row.finished}
+    pooled = {name: each for name, each in ended.items() if all(run.pooled for run in each)}
+    shown = {name: each for name, each in ended.items() if name not in pooled} or ended
+    pooled = {name: each for name, each in pooled.items() if name not in shown}
+    lines = {name: [*runs.values_of(runs.Row(name, each), runs.MEASURES[0]).values()] for name, each in pooled.items()}
+    several, labels = zip(*((run.results, name) for name, each in shown.items() for run in each))
+    return [
+        plot_average_so_far(
+            {name: [run.results for run in each] for name, each in shown.items()},
+            output / f"accuracy-so-far.{form}", chance=runs.chance(rows), references=lines,
+        ),
+        plot_accuracy_bars(
+            several, labels, output / f"{BY_TASK}.{form}", names=task_names(several),
+            references={name: each[0].results for name, each in pooled.items()},
+        ),
+    ]  # fmt: skip
 
 
 def _labels(folders: Sequence[PathLike], results: Sequence[Mapping[str, Any]]) -> list[str]:
