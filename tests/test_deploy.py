@@ -126,3 +126,11 @@ def test_certificates_are_of_one_authority_and_name_their_owner(tmp_path):
         assert subprocess.run(verify, cwd=folder, capture_output=True).returncode == 0
     wrong = ["openssl", "verify", "-CAfile", "ca.pem", "-verify_hostname", "coordinator", "worker-a.pem"]
     assert subprocess.run(wrong, cwd=folder, capture_output=True).returncode != 0
+
+
+@pytest.mark.parametrize("script", ["benchmarks/gpu.sh", "docs/deploy/certificates.sh", ".ci/run"])
+def test_scripts_of_the_shell_are_well_formed_and_may_be_run(script):
+    path = ROOT / script
+    assert path.stat().st_mode & 0o111
+    shell = path.read_text().partition("\n")[0].split("/")[-1].split()[-1]
+    assert subprocess.run([shell, "-n", path], capture_output=True).stderr == b""
