@@ -14,6 +14,7 @@ NAN = float("nan")
 #   average accuracy   0.9, (0.95 + 0.8) / 2 = 0.875, 0.7
 #   forgetting         ((0.95 - 0.6) + (0.8 - 0.7)) / 2               = 0.225
 #   backward transfer  ((0.6 - 0.9) + (0.7 - 0.8)) / 2                = -0.2
+#   learning accuracy  (0.9 + 0.8 + 0.8) / 3, of later tasks 0.8
 MATRIX = [[0.9, NAN, NAN], [0.95, 0.8, NAN], [0.6, 0.7, 0.8]]
 # Losses; above the diagonal, the loss on a task not yet learned.
 #   forgetting         (max(0, 2.5 - 1.0) + max(0, 1.0 - 1.5)) / 2    = 0.75
@@ -27,6 +28,8 @@ def test_three_by_three_by_hand():
     assert metrics.average_accuracy(MATRIX) == pytest.approx([0.9, 0.875, 0.7])
     assert metrics.forgetting(MATRIX) == pytest.approx(0.225)
     assert metrics.backward_transfer(MATRIX) == pytest.approx(-0.2)
+    assert metrics.learning_accuracy(MATRIX) == pytest.approx(2.5 / 3)
+    assert metrics.learning_accuracy(MATRIX, first=1) == pytest.approx(0.8)
 
 
 def test_by_task_counts_only_the_clients_that_have_data():
@@ -92,6 +95,9 @@ def test_many_clients_against_loops(seed):
     assert metrics.forgetting(scores, higher_is_better=False) == pytest.approx(sum(rises) / 9)
     assert metrics.backward_transfer(scores) == pytest.approx(
         sum(scores[c][3][i] - scores[c][i][i] for c in clients for i in old) / 9
+    )
+    assert metrics.learning_accuracy(scores, first=1) == pytest.approx(
+        sum(scores[c][i][i] for c in clients for i in range(1, 4)) / 9
     )
     assert metrics.forward_transfer(scores, baseline) == pytest.approx(
         sum(scores[c][i - 1][i] - baseline[c][i] for c in clients for i in range(1, 4)) / 9

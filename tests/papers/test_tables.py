@@ -97,7 +97,10 @@ def test_what_is_finished_is_tabled_with_its_spread_and_not_run_again(tmp_path, 
         finished(table, "trec6-lambda1-fedseit", tmp_path, seed, **scores)
     tables.reproduce(table, table.rows, [1, 2], SCHEDULE, tmp_path, 1)
     # Student's t with one degree of freedom, 12.706, times 2 points.
-    assert printed_rows(capsys)[-1] == "| trec6 | 1 | fedseit | 82.0 +- 25.4 | 1.0 +- 0.0 | - | 3 +- 0 | - | 2 | 83.6 |"
+    assert (
+        printed_rows(capsys)[-1]
+        == "| trec6 | 1 | fedseit | 82.0 +- 25.4 | - | 1.0 +- 0.0 | - | 3 +- 0 | - | - | 2 | 83.6 |"
+    )
 
 
 def test_rows_are_paired_with_their_control_seed_by_seed(tmp_path, capsys):
@@ -106,6 +109,7 @@ def test_rows_are_paired_with_their_control_seed_by_seed(tmp_path, capsys):
     for variant, values in (("fedseit", own), ("alone+warm", alone)):
         for seed, accuracy in values.items():
             scores = {"task_averaged_test_accuracy": accuracy, "forgetting": 0.01, "bytes_up": [[0]]}
+            scores["accuracy"] = [[[0.1, None], [0.2, accuracy / 2]]]  # what is learned later: the second task
             finished(table, f"trec6-lambda1-{variant}", tmp_path, seed, **scores)
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table: small -->\nan older one\n<!-- end -->\nafter\n")
@@ -113,10 +117,11 @@ def test_rows_are_paired_with_their_control_seed_by_seed(tmp_path, capsys):
     shown = capsys.readouterr().out
     differences = np.array([own[seed] - alone[seed] for seed in own]) * 100
     width = 4.302653 * differences.std(ddof=1) / 3**0.5  # t with two degrees of freedom, from a printed table
-    assert f"| {differences.mean():+.1f} +- {width:.1f} | 3 | 83.6 |" in shown
+    learned = f"{differences.mean() / 2:+.1f} +- {width / 2:.1f}"
+    assert f"| {differences.mean():+.1f} +- {width:.1f} | {learned} | 3 | 83.6 |" in shown
     assert page.read_text() == f"before\n<!-- table: small -->\n\n{shown}\n<!-- end -->\nafter\n"
     lines = (tmp_path / "values.csv").read_text().splitlines()
-    assert lines[0] == "row,run,TTA %,forgotten %,MB kept,MB up"
+    assert lines[0] == "row,run,TTA %,learned %,forgotten %,MB kept,MB up"
     assert [line.split(",")[:2] for line in lines[1:4]] == [["trec6-lambda1-fedseit", f"seed{n}"] for n in (1, 2, 3)]
     assert [float(line.split(",")[2]) for line in lines[4:]] == pytest.approx([78.0, 83.0, 80.0])
 

@@ -205,6 +205,18 @@ def backward_transfer(scores: ArrayLike, *, higher_is_better: bool = True) -> fl
     return change if higher_is_better else -change
 
 
+def learning_accuracy(scores: ArrayLike, first: int = 0) -> float:
+    """What a task is worth the moment it has been learned: mean over clients and i >= first of a[i, i].
+
+    Riemer et al.: Learning to Learn without Forgetting by Maximizing Transfer and Minimizing Interference, ICLR 2019
+    (LA). With `first=1` its difference from a learner that starts each task by itself is what earlier tasks give.
+
+    >>> learning_accuracy([[0.5, None], [0.4, 0.7]], first=1)
+    0.7
+    """
+    return mean_of_known(np.diagonal(score_tensor(scores), axis1=1, axis2=2)[:, first:])
+
+
 def forward_transfer(scores: ArrayLike, baseline: ArrayLike | None, *, higher_is_better: bool = True) -> float:
     """What earlier tasks do for a task not yet learned: mean over clients and i > 0 of a[i-1, i] - b[i].
 

@@ -146,7 +146,9 @@ def _privacy() -> Table:
 
 def _table(left: Sequence[str], measures: Sequence[str], rows: Sequence[Row], compared: str = "") -> Table:
     chosen = {name: (_MEASURES[name], 2 if name == "MB up" else 1) for name in measures}
-    return Table(tuple(left), chosen, ("plain TensorFlow",), tuple(rows), _draw, compared)
+    return Table(
+        tuple(left), chosen, ("plain TensorFlow",), tuple(rows), _draw, {"average": compared} if compared else {}
+    )
 
 
 def _draw(found: Found, root: pathlib.Path) -> list[pathlib.Path]:

@@ -47,4 +47,4 @@ def table() -> Table:
         "same set %": (percent("selection_same_domain"), 0),
         "a common label %": (percent("selection_label_overlap"), 0),
     }
-    return Table(("dense parts", "selection"), measures, (), (*rows, alone), compared=f"over {CONTROL}")
+    return Table(("dense parts", "selection"), measures, (), (*rows, alone), compared={"TTA %": f"over {CONTROL}"})

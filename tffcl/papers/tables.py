@@ -13,6 +13,7 @@ import dataclasses
 import io
 import json
 import logging
+import math
 import pathlib
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from typing import Any, Optional
 
 import click
 
-from tffcl import reports, storage
+from tffcl import metrics, reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
 from tffcl.program.run_directory import Checkpoints
@@ -46,7 +47,7 @@ class Row:
       flags: of `tffcl run METHOD`, the method first.
       printed: the paper's figures, or those of another reference.
       group: rows of one group are drawn in one picture.
-      control: the name of the row that the first measure is compared with, seed by seed.
+      control: the name of the row that `Table.compared` compares it with, seed by seed.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Table:
       reference: what `Row.printed` are.
       rows: of the table.
       draw: from the folders of each row and the root to pictures.
-      compared: what the column of differences from the rows' controls is called; empty for no such column.
+      compared: measure -> what the column of its differences from the rows' controls is called.
     """
 
     left: tuple[str, ...]
@@ -75,12 +76,11 @@ class Table:
     reference: tuple[str, ...]
     rows: tuple[Row, ...]
     draw: Callable[[Found, pathlib.Path], Sequence[pathlib.Path]] = lambda found, root: ()
-    compared: str = ""
+    compared: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
     def markdown(self, found: Found, values: Values) -> str:
         """The table, with the finished runs of each row and their values; rows without any are left out."""
         reference = self.reference if any(row.printed for row in self.rows) else ()
-        compared = (self.compared,) if self.compared else ()
         lines = []
         for row, folders in found.items():
             if folders:
@@ -88,10 +88,10 @@ class Table:
                     spread([value for value in values[row.name][name].values() if value is not None], digits)
                     for name, (_, digits) in self.measures.items()
                 ]
-                differences = (self._difference(row, values),) if compared else ()
+                differences = [self._difference(name, row, values) for name in self.compared]
                 printed = row.printed if reference else ()
                 lines.append([*row.cells, *measured, *differences, str(len(folders)), *printed])
-        return markdown([*self.left, *self.measures, *compared, "seeds", *reference], lines)
+        return markdown([*self.left, *self.measures, *self.compared.values(), "seeds", *reference], lines)
 
     def values(self, found: Found) -> Values:
         """Every measure of every finished run, which is called as its folder without the row's name."""
@@ -103,9 +103,9 @@ class Table:
             for row, folders in found.items()
         }
 
-    def _difference(self, row: Row, values: Values) -> str:
-        """The first measure beside that of the row's control, over the runs that both have."""
-        name, (_, digits) = next(iter(self.measures.items()))
+    def _difference(self, name: str, row: Row, values: Values) -> str:
+        """A measure beside that of the row's control, over the runs that both have."""
+        digits = self.measures[name][1]
         own, theirs = values[row.name][name], values.get(row.control, {}).get(name, {})
         pairs = [(own[run], theirs[run]) for run in own if run in theirs]
         return spread([a - b for a, b in pairs if a is not None and b is not None], digits, signed=True)
@@ -281,6 +281,13 @@ def result(*names: str, unit: float = 1.0) -> Measure:
 def percent(*names: str) -> Measure:
     """As `result`, a share in per cent."""
     return result(*names, unit=0.01)
+
+
+def learned_later(folder: pathlib.Path) -> Optional[float]:
+    """`metrics.learning_accuracy` (%) of all tasks but the first; None for one task."""
+    accuracy = reports.load_results(folder).get("accuracy")
+    learned = None if accuracy is None else metrics.learning_accuracy(accuracy, first=1)
+    return None if learned is None or math.isnan(learned) else 100 * learned
 
 
 def megabytes_kept(folder: pathlib.Path) -> Optional[float]:
