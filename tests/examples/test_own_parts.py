@@ -86,7 +86,7 @@ def test_a_run_with_a_method_of_ones_own_is_resumed_with_the_same_options_alone(
     words, done = ran(next(command for command in COMMANDS if "fedrep" in command))
     again = run(*words, "--resume", cwd=folder)
     assert again.returncode == 0, again.stderr
-    assert again.stdout == done.stdout
+    assert re.sub(r"\d+ s since", "", again.stdout) == re.sub(r"\d+ s since", "", done.stdout)
     others = ["11" if before == "--penalty" else word for before, word in zip(("", *words), words)]
     command_line.wrong(run(*others, "--resume", cwd=folder), "penalty")
 
