@@ -244,15 +244,10 @@ _INPUT = click.option(
 
 def _finished(run_dir: str, allow_code: bool) -> Any:
     """The run, which has come to its end."""
-    from tffcl import errors
     from tffcl.use import load_run
 
     run = load_run(run_dir, allow_code=allow_code)
-    if not run.finished:
-        raise errors.RunError(
-            f"{run_dir} is not finished: {run.ended} of {run.num_tasks} tasks are learned; go on with it: tffcl run "
-            f"METHOD ... --output-dir {run_dir} --resume"
-        )
+    run.require_finished()
     return run
 
 

@@ -6,8 +6,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-import subprocess
-import sys
 import unicodedata
 
 import command_line
@@ -15,8 +13,8 @@ import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
+from bare import run_bare
 from hypothesis import strategies
-from serving import PATIENCE
 
 import tffcl
 from tffcl import datasets, runtime, use
@@ -127,13 +125,7 @@ def test_a_density_gives_the_driver_s_log_densities_and_samples(folder):
 
 # -- without this library ---------------------------------------------------------------------------------------
 
-BARE = """
-import sys
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("tffcl", "tensorflow_federated"):
-            raise ImportError(name + " is not here")
-sys.meta_path.insert(0, Blocked())
+SCRIPT = """
 import json, numpy as np, tensorflow as tf
 for name, inputs in json.load(open("names.json")).items():
     expected = dict(np.load(name + ".npz"))
@@ -148,8 +140,6 @@ for name, inputs in json.load(open("names.json")).items():
                 value, expected[key], *([] if value.dtype.kind == "U" else [1e-4, 1e-4]))
 rows = tf.saved_model.load("made").signatures["sample"](count=tf.constant(3), seed=tf.constant([1, 2]))["x"]
 np.testing.assert_array_equal(rows, np.load("samples.npy"))
-for name in ("tffcl", "tensorflow_federated"):
-    assert name not in sys.modules
 """
 
 
@@ -175,10 +165,7 @@ def test_models_load_and_are_served_without_this_library(folder, tmp_path):
         np.savez(tmp_path / f"{name}.npz", given=given, **outputs)
     np.save(tmp_path / "samples.npy", keras_models.build(_run("made", folder)[0], 0, 1).sample(3, [1, 2])["x"])
     (tmp_path / "names.json").write_text(json.dumps(inputs))
-    done = subprocess.run(
-        [sys.executable, "-c", BARE], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_bare(SCRIPT, tmp_path)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 
 from tffcl import metrics
+from tffcl.program.frames import TIDY as TIDY
 from tffcl.templates import admission, tff_types
 from tffcl.transfers import KnowledgeBase
 from tffcl.transfers.knowledge_base import Summary
@@ -33,7 +34,6 @@ _NO_NUMBERS = (
     "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "nothing_learned",
     "selection", "attention",
 )  # fmt: skip
-TIDY = ("method", "seed", "client", "task", "round", "metric", "value")  # the columns of `metrics.csv`
 Bytes = tuple[int, int]  # sparse-coded, dense
 Scores = Mapping[str, Sequence[Sequence[Optional[float]]]]  # by name: for every client its scores
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tffcl.program.events import Event
 
-COLUMNS = ("method", "seed", "client", "task", "round", "metric", "value")
+TIDY = ("method", "seed", "client", "task", "round", "metric", "value")
 _ASIDE = (
     "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "selection", "attention",
     "nothing_learned", "worker_failures", "seconds", "training_seconds", "server_metrics",
@@ -46,7 +46,7 @@ def history_of(config: Mapping[str, Any], events: Sequence[Event], scores_are: s
                 yield None, event["task"], event.get("round"), path, value
             yield None, event["task"], event.get("round"), "seconds", event.get("seconds")
 
-    return _frame(config, rows(), COLUMNS)
+    return _frame(config, rows(), TIDY)
 
 
 def scores_of(config: Mapping[str, Any], events: Sequence[Event], scores_are: str) -> pd.DataFrame:
@@ -65,7 +65,7 @@ def scores_of(config: Mapping[str, Any], events: Sequence[Event], scores_are: st
                     for task, score in enumerate(scores):
                         yield int(client), task, event["task"], event.get("round"), name, score
 
-    return _frame(config, rows(), ("method", "seed", "client", "task", "after_task", *COLUMNS[4:]))
+    return _frame(config, rows(), ("method", "seed", "client", "task", "after_task", *TIDY[4:]))
 
 
 def _number(client: Any) -> Any:
@@ -85,7 +85,7 @@ def config_of(config: Mapping[str, Any]) -> pd.DataFrame:
     """The settings of a run: one row, a column for each."""
     import pandas as pd
 
-    return pd.DataFrame([{name: config[name] for name in config}])
+    return pd.DataFrame([dict(config)])
 
 
 # -- to look at ---------------------------------------------------------------------------------------------------
@@ -95,34 +95,26 @@ def _headline(
     config: Mapping[str, Any], events: Sequence[Event], scores_are: str, scores: np.ndarray
 ) -> list[tuple[str, str]]:
     """(name, value) of what a run is first asked for."""
-    better = scores_are == "accuracy"
+    score, number = metrics.SCORES[scores_are], metrics.SCORES[scores_are].number
     clients, tasks = scores.shape[:2]
     ended = sum(event["event"] == "task_end" for event in events)
     shown = scores[:, : ended or 1, : ended or 1]
-
-    def number(value: float) -> str:
-        return "-" if not math.isfinite(value) else f"{100 * value:.1f}" if better else f"{value:.2f}"
 
     return [
         ("method", str(config.get("method") or "-")),
         ("dataset", str(config.get("dataset") or "-")),
         ("seed", str(config.get("seed", "-"))),
         ("clients x tasks", f"{clients} x {tasks}" + ("" if ended == tasks else f" ({ended} learned)")),
-        ("accuracy %" if better else "NLL (nats)", number(metrics.task_averaged_test_accuracy(shown))),
-        ("forgotten %" if better else "forgotten", number(metrics.forgetting(shown, higher_is_better=better))),
-    ]
-
-
-def _by_task(scores: np.ndarray) -> list[float]:
-    """Mean over clients and the tasks so far, after each task."""
-    return [metrics.mean_of_known(scores[:, task, : task + 1]) for task in range(scores.shape[1])]
+        ("accuracy %" if score.unit == "%" else "NLL (nats)", number(metrics.task_averaged_test_accuracy(shown))),
+        ("forgotten %" if score.unit == "%" else "forgotten",
+         number(metrics.forgetting(shown, higher_is_better=score.higher_is_better))),
+    ]  # fmt: skip
 
 
 def text_of(config: Mapping[str, Any], events: Sequence[Event], scores_are: str, scores: np.ndarray) -> str:
     """A short table: what ran, its mean score at the end, and after each task."""
     lines = _headline(config, events, scores_are, scores)
-    factor, digits = (100, 1) if scores_are == "accuracy" else (1, 2)
-    curve = " ".join("-" if not math.isfinite(mean) else f"{factor * mean:.{digits}f}" for mean in _by_task(scores))
+    curve = " ".join(map(metrics.SCORES[scores_are].number, metrics.average_accuracy(scores)))
     widths = [max(len(name), len(value)) for name, value in lines]
     cells = [[part[place].rjust(width) for part, width in zip(lines, widths)] for place in (0, 1)]
     table = ["  ".join(cells[0]), "  ".join("-" * width for width in widths), "  ".join(cells[1])]
@@ -135,7 +127,7 @@ def html_of(config: Mapping[str, Any], events: Sequence[Event], scores_are: str,
     head, body = ("".join(f"<{tag}>{html.escape(part)}</{tag}>" for part in parts) for tag, parts in
                   (("th", [name for name, _ in cells]), ("td", [value for _, value in cells])))  # fmt: skip
     table = f"<table><thead><tr>{head}</tr></thead><tbody><tr>{body}</tr></tbody></table>"
-    return table + _curve(_by_task(scores), cells[4][0])
+    return table + _curve(metrics.average_accuracy(scores).tolist(), cells[4][0])
 
 
 def _curve(means: Sequence[float], name: str, width: int = 260, height: int = 90) -> str:

@@ -37,6 +37,7 @@ from tffcl.transfers import KnowledgeBase
 
 _KEPT = 2
 KEEP = ("all", "last", "none")
+_PLACE = ("selections", "task", "round", "fresh")  # entries of a state that stand in its manifest
 _FORMAT = 4
 _MANIFEST = re.compile(r"[0-9]{8}\.json", re.ASCII)
 _ARRAYS = re.compile(r"([0-9]{8}|client-[0-9]{4,}-[0-9]{8}|knowledge-[0-9]{6,})\.npz", re.ASCII)
@@ -150,13 +151,7 @@ class Checkpoints:
             for path in written:
                 self._remove(path)  # room for whoever resumes
             raise
-        manifest = {
-            "format": _FORMAT,
-            "task": state.task,
-            "round": state.round,
-            "fresh": state.fresh,
-            "selections": state.selections,
-            "history": [history.size, history.checksum],
+        own = {
             "server": server,
             # In the order of their steps: an entry that stands in several files is newest in the last.
             "clients": [
@@ -165,7 +160,7 @@ class Checkpoints:
             ],
             "knowledge": self._knowledge,
         }
-        storage.write_json(self._folder / f"{step:08d}.json", {**manifest, "checksum": _checksum(manifest)})
+        self._write_manifest(step, state, history, own)
         self._remove_old([*steps, step])
 
     def finish(self, state: RunState, history: History, keep: str) -> None:
@@ -183,22 +178,25 @@ class Checkpoints:
             path = self._folder / f"{step:08d}.npz"
             storage.make_folder(self._folder, "a folder of checkpoints")
             archive.write(path, archive.packed(_all_arrays(state)))
-            manifest = {
-                "format": _FORMAT,
+            own = {
                 "packed": [path.name, archive.checksum(path)],
-                "task": state.task,
-                "round": state.round,
-                "fresh": state.fresh,
-                "selections": state.selections,
-                "history": [history.size, history.checksum],
                 "clients": len(state.store),
                 "entries": [list(entry) for entry in state.base.entries],
                 "knowledge_size": state.base.knowledge_size,
             }
-            storage.write_json(path.with_suffix(".json"), {**manifest, "checksum": _checksum(manifest)})
+            self._write_manifest(step, state, history, own)
             self._remove_old([*steps, step], kept=1)
         elif keep == "none":
             self._remove_old(steps, kept=0)
+
+    def _write_manifest(self, step: int, state: RunState, history: History, own: Mapping[str, Any]) -> None:
+        manifest = {
+            "format": _FORMAT,
+            **{name: getattr(state, name) for name in _PLACE},
+            "history": [history.size, history.checksum],
+            **own,
+        }
+        storage.write_json(self._folder / f"{step:08d}.json", {**manifest, "checksum": _checksum(manifest)})
 
     def exact(self) -> bool:
         """Whether the last checkpoint, whole or not, is one of a run that goes on: no compact state."""
@@ -266,7 +264,7 @@ class Checkpoints:
                 _server_state(server, template),
                 ClientStore(self._client_states(manifest["clients"], template, saved)),
                 KnowledgeBase.load(*(self._folder / name for _, name, _ in manifest["knowledge"])),
-                **{name: manifest[name] for name in ("selections", "task", "round", "fresh")},
+                **{name: manifest[name] for name in _PLACE},
                 secrets={name: server[_SECRET + name] for name in template.secrets},
             )
             if len(state.selections) not in (state.task, state.task + 1):
@@ -296,7 +294,7 @@ class Checkpoints:
             _server_state(server, template),
             ClientStore(states),
             base,
-            **{name: manifest[name] for name in ("selections", "task", "round", "fresh")},
+            **{name: manifest[name] for name in _PLACE},
             secrets={name: server[_SECRET + name] for name in template.secrets},
         )
 

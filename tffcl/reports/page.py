@@ -127,14 +127,11 @@ def _scores(run: Run) -> tuple[str, Any]:
 
 def _curves(rows: Sequence[Row], pictures: _Pictures) -> Iterator[str]:
     by_kind: dict[str, dict[str, list[Any]]] = {}
-    references: dict[str, list[float]] = {}
+    joint = runs.joint_rows(rows)
     for row in rows:
-        if row.shown and all(run.pooled for run in row.shown):
-            references[row.name] = [*runs.values_of(row, runs.MEASURES[0]).values()]
-            continue
-        for kind, results in _scored(row).items():
+        for kind, results in ({} if row in joint else _scored(row)).items():
             by_kind.setdefault(kind, {})[row.name] = results
-    references = {name: finals for name, finals in references.items() if finals}
+    references = {row.name: finals for row in joint if (finals := runs.finals_of(row))}
     for kind, named in by_kind.items():
         accuracy = kind == "accuracy"
         lines = {"chance": runs.chance(rows), "references": references} if accuracy else {}

@@ -25,6 +25,11 @@ MOST_TOLD = 3  # settings in a row's name; the table of settings has all
 OF_SEEDS = ("seed", "split_seed", "data_fingerprint", "encoder_checksum", "tasks", "enrollment")
 
 
+def is_pooled(results: Mapping[str, Any]) -> bool:
+    """Whether a run learned as one task what it is scored on as several (offline, joint)."""
+    return len((results.get("accuracy_by_task") or [()])[-1]) > (results.get("num_tasks") or 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A run directory as far as it is."""
@@ -73,7 +78,7 @@ class Run:
     @property
     def pooled(self) -> bool:
         """Whether it learned as one task what it is scored on as several (offline, joint)."""
-        return len((self.results.get("accuracy_by_task") or [()])[-1]) > (self.results.get("num_tasks") or 1)
+        return is_pooled(self.results)
 
 
 def find_runs(paths: Iterable[PathLike]) -> list[Run]:
@@ -199,9 +204,8 @@ def _only(scores_are: str, value: Callable[[Mapping[str, Any]], Optional[float]]
 
 def _accuracy(results: Mapping[str, Any]) -> Optional[float]:
     """Over tasks and clients; of a pooled run over the tasks that were pooled."""
-    pooled = len((results.get("accuracy_by_task") or [()])[-1]) > (results.get("num_tasks") or 1)
-    names = ("average_accuracy_by_task",) if pooled else ("task_averaged_test_accuracy",)
-    return _first(*names, scale=100)(results)
+    name = "average_accuracy_by_task" if is_pooled(results) else "task_averaged_test_accuracy"
+    return _first(name, scale=100)(results)
 
 
 def _sent(name: str) -> Callable[[Mapping[str, Any]], Optional[float]]:
@@ -225,6 +229,16 @@ MEASURES = (
 )
 
 
+def joint_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows whose runs all learned pooled: lines to hold the others against."""
+    return [row for row in rows if row.shown and all(run.pooled for run in row.shown)]
+
+
+def finals_of(row: Row) -> list[float]:
+    """Accuracy in % at the end of each finished run that has one."""
+    return list(values_of(row, MEASURES[0]).values())
+
+
 def values_of(row: Row, measure: Measure) -> dict[tuple[Any, Any], float]:
     """The value of each finished run by its seeds."""
     found = {}
@@ -244,7 +258,7 @@ def methods_table(rows: Sequence[Row], *, against: Optional[str] = None, form: s
     Raises:
       InputError: no row is called so.
     """
-    header, columns = ["", "seeds"], []
+    header = ["", "seeds"]
     columns = [[row.name for row in rows], [str(len(row.finished)) for row in rows]]
     for measure in MEASURES:
         values = [list(values_of(row, measure).values()) for row in rows]
@@ -253,9 +267,9 @@ def methods_table(rows: Sequence[Row], *, against: Optional[str] = None, form: s
             columns.append([spread(each, measure.digits) for each in values])
     if against is not None:
         other = row_called(against, rows)
-        compared = [NO_DATA if row is other else _compared(row, other) for row in rows]
+        compared = [(NO_DATA, NO_DATA) if row is other else _compared(row, other) for row in rows]
         header += [f"over {other.name}", "p"]
-        columns += [[each[0] for each in compared], [each[1] if len(each) > 1 else NO_DATA for each in compared]]
+        columns += [list(each) for each in zip(*compared)]
     return render(header, list(zip(*columns)), form=form)
 
 
@@ -293,9 +307,8 @@ def _compared(row: Row, other: Row) -> tuple[str, str]:
         pairs = paired(row, other, measure)
         if pairs:
             p = p_value(pairs)
-            return spread(
-                pairs, measure.digits, signed=True
-            ), NO_DATA if p is None else "<0.001" if p < 1e-3 else f"{p:.3f}"
+            shown = NO_DATA if p is None else "<0.001" if p < 1e-3 else f"{p:.3f}"
+            return spread(pairs, measure.digits, signed=True), shown
     return NO_DATA, NO_DATA
 
 

@@ -16,7 +16,6 @@ from tffcl.program import board
 from tffcl.reports import page, runs
 from tffcl.reports.curves import (
     clients_of,
-    final_accuracies,
     has_accuracy,
     plot_accuracy_bars,
     plot_accuracy_by_round,
@@ -206,10 +205,7 @@ def compare_plots(folders: Sequence[PathLike], output: PathLike, plot_format: st
         raise InputError("compare_plots needs at least one run directory, got none")
     loaded = [load_results(folder) for folder in folders]
     results = dict(zip(_labels(folders, loaded), loaded))
-    # Those that learned as one task what they are scored on as several.
-    references = {
-        label: one for label, one in results.items() if len(final_accuracies(one)) > (one.get("num_tasks") or 1)
-    }
+    references = {label: one for label, one in results.items() if runs.is_pooled(one)}
     if len(references) == len(results):
         references = {}
     shown = {label: one for label, one in results.items() if label not in references}
@@ -230,20 +226,21 @@ def compare_plots(folders: Sequence[PathLike], output: PathLike, plot_format: st
 
 def _compare_rows(rows: Sequence[runs.Row], output: pathlib.Path, form: str) -> list[pathlib.Path]:
     """Mean accuracy on the tasks so far, and on each task at the end, a line and a bar for each row over its seeds."""
-    ended = {row.name: row.finished for row in rows if row.finished}
-    pooled = {name: each for name, each in ended.items() if all(run.pooled for run in each)}
-    shown = {name: each for name, each in ended.items() if name not in pooled} or ended
-    pooled = {name: each for name, each in pooled.items() if name not in shown}
-    lines = {name: [*runs.values_of(runs.Row(name, each), runs.MEASURES[0]).values()] for name, each in pooled.items()}
-    several, labels = zip(*((run.results, name) for name, each in shown.items() for run in each))
+    ended = [runs.Row(row.name, row.finished) for row in rows if row.finished]
+    joint = runs.joint_rows(ended)
+    shown = [row for row in ended if row not in joint]
+    if not shown:
+        shown, joint = ended, []
+    several, labels = zip(*((run.results, row.name) for row in shown for run in row.runs))
     return [
         plot_average_so_far(
-            {name: [run.results for run in each] for name, each in shown.items()},
-            output / f"accuracy-so-far.{form}", chance=runs.chance(rows), references=lines,
+            {row.name: [run.results for run in row.runs] for row in shown},
+            output / f"accuracy-so-far.{form}", chance=runs.chance(rows),
+            references={row.name: runs.finals_of(row) for row in joint},
         ),
         plot_accuracy_bars(
             several, labels, output / f"{BY_TASK}.{form}", names=task_names(several),
-            references={name: each[0].results for name, each in pooled.items()},
+            references={row.name: row.runs[0].results for row in joint},
         ),
     ]  # fmt: skip
 

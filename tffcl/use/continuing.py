@@ -107,8 +107,7 @@ class ContinuedPlan(FinishedPlan):
 
     def _check(self) -> None:
         folder = self._run.directory
-        if not self._run.finished:
-            raise RunError(f"{folder} is not finished: {self._run.ended} of {self._first} tasks are learned")
+        self._run.require_finished()
         if self.method.pool != "none":
             raise RunError(f"{folder}: {self.method.name} learns from the data of past tasks, which are not at hand")
         if self.experiment.scenario not in ("non-iid", "sequence", "mixed"):

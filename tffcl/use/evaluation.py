@@ -9,13 +9,12 @@ over the client's tasks, and the task the one with most density.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import os
-import pathlib
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional, TextIO
 
 import numpy as np
 
@@ -122,7 +121,9 @@ def predict(
       InputError: no such client, task or column, a malformed row, or no rows.
     """
     reader, predictor, count = Reader(run, text_column, None, format), Predictor(run, client, task), 0
-    with _output(output) as file:
+
+    def write(file: TextIO) -> None:
+        nonlocal count
         writer: Optional[Writer] = None
         for batch in _batches(reader.rows(path)):
             writer = writer or Writer(file, reader.format, reader.columns)
@@ -130,31 +131,21 @@ def predict(
                 writer.write(row.fields, added)
             file.flush()
             count += len(batch)
-    return count
 
+    def write_bytes(file: BinaryIO) -> None:
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        write(text)
+        text.detach()
 
-@contextlib.contextmanager
-def _output(path: Optional[str]) -> Iterator[Any]:
-    if path is None:
-        try:
-            yield sys.stdout
-        except BrokenPipeError:  # whoever reads has enough; nor should Python write there when it ends
-            with contextlib.suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
-    storage.check_path(path, "a file")
-    target = pathlib.Path(path).absolute()
+    if output is not None:
+        storage.write_whole(output, write_bytes)
+        return count
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=storage.TEMPORARY)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                yield file
-            os.replace(name, target)
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-    except OSError as error:
-        raise storage.cannot_write(path, error) from error
+        write(sys.stdout)
+    except BrokenPipeError:  # whoever reads has enough; nor should Python write there when it ends
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return count
 
 
 def evaluate(

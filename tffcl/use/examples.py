@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import json
 import pathlib
 import sys
@@ -96,7 +97,7 @@ class Reader:
             source = sys.stdin if raw is None else io.TextIOWrapper(raw, "utf-8", newline="\n")
             first = next(_decoded(source, name), "").removeprefix("\ufeff")
             try:
-                yield self._format or self._guessed(first), _chained(first, source), name
+                yield self._format or self._guessed(first), itertools.chain([first] if first else [], source), name
             finally:
                 if raw is not None:
                     source.detach()  # type: ignore[attr-defined]
@@ -240,17 +241,9 @@ class Reader:
         return x.reshape(self._shape).astype(np.uint8)
 
 
-def _chained(first: str, rest: TextIO) -> Iterator[str]:
-    if first:
-        yield first
-    yield from rest
-
-
 def _decoded(lines: Iterable[str], name: str) -> Iterator[str]:
-    number = 0
     iterator = iter(lines)
-    while True:
-        number += 1
+    for number in itertools.count(1):
         try:
             line = next(iterator, None)
         except UnicodeDecodeError as error:
@@ -287,7 +280,7 @@ class Writer:
 
     def __init__(self, file: TextIO, format: str, columns: Sequence[str]):
         self._file, self._format, self._columns = file, format, columns
-        self._csv: Any = None
+        self._begun = False
 
     def write(self, fields: Mapping[str, Any], added: Mapping[str, Any]) -> None:
         """Writes a row; a further field whose name is taken is called `predicted_...`."""
@@ -296,13 +289,9 @@ class Writer:
             self._file.write(json.dumps({**fields, **storage.plain(more)}, ensure_ascii=False) + "\n")
             return
         row = {**fields, **more}
+        lines: list[Iterable[Any]] = [row.values()] if self._begun or self._format == "lines" else [row, row.values()]
+        self._begun = True
         if self._format in ("tsv", "lines"):
-            if self._csv is None and self._format == "tsv":
-                self._file.write("\t".join(row) + "\n")
-            self._csv = True
-            self._file.write("\t".join(map(str, row.values())) + "\n")
-            return
-        if self._csv is None:
-            self._csv = csv.writer(self._file, lineterminator="\n")
-            self._csv.writerow(row)
-        self._csv.writerow(row.values())
+            self._file.writelines("\t".join(map(str, line)) + "\n" for line in lines)
+        else:
+            csv.writer(self._file, lineterminator="\n").writerows(lines)

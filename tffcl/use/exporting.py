@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Union
 import tensorflow as tf
 
 from tffcl import storage
+from tffcl.datasets.encoding import UNKNOWN
 from tffcl.errors import InputError, RunError, check_choice
 from tffcl.use import keras_models
 
@@ -69,8 +70,8 @@ def _rule(run: FinishedRun) -> dict[str, object]:
     """How a text becomes ids of words."""
     if run.plan.kind != "text":
         return {}
-    data = run.plan.dataset
-    return {"tokeniser": "unicode" if data.unicode else "ascii", "max_words": data.max_words, "first_word_id": 2}
+    card = run.plan.record["data"]
+    return {"tokeniser": card["tokeniser"], "max_words": card["max_words"], "first_word_id": UNKNOWN + 1}
 
 
 def _keras(plain: Plain, path: pathlib.Path) -> None:

@@ -314,6 +314,16 @@ class FinishedRun:
         table = self.settings.get("enrollment")
         return task if table is None else table[client][:task].count("*")
 
+    def require_finished(self) -> None:
+        """Raises RunError for a run that has not come to its end."""
+        if not self.finished:
+            raise RunError(
+                f"{self._so_far()}; go on with it: tffcl run METHOD ... --output-dir {self.directory} --resume"
+            )
+
+    def _so_far(self) -> str:
+        return f"{self.directory} is not finished: {self.ended} of {self.num_tasks} tasks are learned"
+
     def tasks_of(self, client: int) -> list[int]:
         """Numbers of the tasks that a client has learned, ascending."""
         self.check(client, 0, enrolled=False)
@@ -332,7 +342,7 @@ class FinishedRun:
         if enrolled and table is not None and table[client][task] != "*":
             raise InputError(f"{self.directory}: client {client} took no part in task {task}")
         if task >= self.ended:
-            raise RunError(f"{self.directory} is not finished: {self.ended} of {self.num_tasks} tasks are learned")
+            raise RunError(self._so_far())
 
     def model(self, client: int, task: int) -> tf.keras.Model:
         """A client's model of one of its tasks as a plain Keras model, which loads without tffcl and without TFF.
