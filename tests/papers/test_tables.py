@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from command_line import wrong
 from tffcl.algorithms.fil_ver import STUDY
 from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
-from tffcl.papers import CONFEDMADE_TABLES, FIL_VER_TABLES, confedmade, fedseit, fil_ver, mixed, tables
+from tffcl.papers import CONFEDMADE_TABLES, FIL_VER_TABLES, confedmade, fedseit, fil_ver, mixed, tables, workers
 
 SCHEDULE = ("--num-rounds", "3", "--num-epochs", "10")
 TABLES = {
@@ -155,7 +154,7 @@ def test_a_page_without_a_place_for_the_table_is_found_before_anything_runs(page
     monkeypatch.chdir(tmp_path)
     text = "<!-- table: small -->\n<!-- end -->\n<!-- table: open -->\n"
     (tmp_path / "page.md").write_text(text)
-    monkeypatch.setattr(tables._Run, "finish", lambda run: pytest.fail("a run began"))
+    monkeypatch.setattr(tables.workers, "finish", lambda *_: pytest.fail("a run began"))
     table = fedseit.table(["trec6"], ["fedseit"], [1.0])
     with pytest.raises(InputError, match=re.escape(message)):
         tables.reproduce(table, table.rows, [1], SCHEDULE, tmp_path / "runs", 1, page)
@@ -253,11 +252,11 @@ def test_epsilon_of_the_privacy_table(tmp_path, capsys):
 def test_what_is_not_finished_is_run_or_resumed_and_failures_are_told_last(tmp_path, monkeypatch, capsys):
     calls = []
 
-    def run(command, **_):
-        calls.append(command[4:])  # after: python -m tffcl.cli run
-        return subprocess.CompletedProcess(command, 3 if "2" in command else 0)
+    def run(_, order):
+        calls.append(order.command[1:])
+        return f"{order.folder.name} ended with exit code 3" if "2" in order.command else None
 
-    monkeypatch.setattr(tables.subprocess, "run", run)
+    monkeypatch.setattr(workers._Worker, "run", run)
     (tmp_path / "cutoff-1-seed1").mkdir()
     (tmp_path / "cutoff-1-seed1" / "config.json").write_text("{}")
     table = TABLES["confedmade-4"]
@@ -280,7 +279,7 @@ def test_runs_of_other_settings_are_refused(tmp_path):
 
 @pytest.mark.parametrize("flags", ["--sparsity -1", "--no-such-flag", "--clients-per-round 9", "--table 4"])
 def test_wrong_flags_are_found_before_anything_runs(run, tmp_path, monkeypatch, flags):
-    monkeypatch.setattr(tables.subprocess, "run", None)
+    monkeypatch.setattr(workers, "finish", None)
     args = ("confedmade", "--table", "4", "--output-dir", tmp_path / "runs", "--", *flags.split())
     wrong(run("reproduce", *args), flags.split()[0])
     assert not (tmp_path / "runs").exists()

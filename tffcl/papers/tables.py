@@ -7,16 +7,11 @@ half width of its 95 % interval (Student's t), and where rows have a control, so
 
 from __future__ import annotations
 
-import concurrent.futures
 import csv
 import dataclasses
 import io
-import json
-import logging
 import math
 import pathlib
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -25,11 +20,11 @@ import click
 from tffcl import metrics, reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
+from tffcl.papers import workers
+from tffcl.papers.workers import Run
 from tffcl.program.run_directory import Checkpoints
 from tffcl.reports import run_files
 from tffcl.reports.tables import spread
-
-logger = logging.getLogger(__name__)
 
 Results = Mapping[str, Any]
 Measure = Callable[[pathlib.Path], Optional[float]]
@@ -162,7 +157,7 @@ def reproduce(
     ] or [("", ())]
     runs = {
         row: [
-            _Run(root / f"{row.name}{place}-seed{seed}", (*row.flags, *flags, *more, "--seed", str(seed)))
+            Run(root / f"{row.name}{place}-seed{seed}", (*row.flags, *flags, *more, "--seed", str(seed)))
             for place, more in places
             for seed in seeds
         ]
@@ -174,8 +169,7 @@ def reproduce(
     if page is not None:
         write_table(page)
     storage.make_folder(root, "the folder of all runs")
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        failures = [failure for failure in pool.map(_Run.finish, everything) if failure]
+    failures = workers.finish(everything, jobs)
     found = {row: [each.folder for each in of_row if each.finished] for row, of_row in runs.items()}
     with run_files.reading(root):
         values = table.values(found)
@@ -188,44 +182,6 @@ def reproduce(
             click.echo(f"plot: {path}")
     if failures:
         raise RunError(f"{len(failures)} of {len(everything)} runs failed; the first: {failures[0]}")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """A run that a table needs; its log stands beside its folder."""
-
-    folder: pathlib.Path
-    flags: tuple[str, ...]
-
-    @property
-    def finished(self) -> bool:
-        return (self.folder / "results.json").exists()
-
-    def finish(self) -> Optional[str]:
-        """Runs it unless it is finished; returns what went wrong, in one line."""
-        if self.finished:
-            return self._other_settings()
-        resume = ["--resume"] if (self.folder / "config.json").exists() else []
-        command = [sys.executable, "-m", "tffcl.cli", "run", *self.flags, "--output-dir", str(self.folder), *resume]
-        logger.info("running %s", self.folder.name)
-        log_path = self.folder.with_name(f"{self.folder.name}.log")
-        with storage.private(), log_path.open("ab") as log:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        if done.returncode:
-            return f"{self.folder.name} ended with exit code {done.returncode}, see {log_path}"
-        return None
-
-    def _other_settings(self) -> Optional[str]:
-        """What is wrong with a finished run if it had other settings than are asked for now."""
-        there = storage.read_object(self.folder / "config.json", "the configuration of a run")
-        asked = json.loads(json.dumps(parse_run(self.flags).config()))
-        for name in set(asked) - {"enrollment", "num_clients", "num_tasks"}:  # of these the driver makes its own
-            if name in there and asked[name] is not None and there[name] != asked[name]:
-                return (
-                    f"{self.folder} was run with --{name.replace('_', '-')} {there[name]}, not {asked[name]}: give "
-                    "another --output-dir"
-                )
-        return None
 
 
 def check_names(given: Sequence[str], known: Sequence[str]) -> None:
