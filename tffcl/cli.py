@@ -12,7 +12,7 @@ from tffcl.experiment import loading
 from tffcl.experiment.groups import SCENARIOS
 from tffcl.flags import RunGroup, exit_with
 from tffcl.models.registry import NETWORKS
-from tffcl.papers import CONFEDMADE_TABLES, FIL_VER_TABLES
+from tffcl.papers import BENCHMARK_SUITES, CONFEDMADE_TABLES, FIL_VER_TABLES
 from tffcl.transfers.options import TRANSFERS
 
 
@@ -192,6 +192,62 @@ def reproduce_fil_ver(
         return
     table = fil_ver.table(name)
     tables.reproduce(table, table.chosen(rows), seeds, given, root, jobs, page, splits)
+
+
+_PLACES = (
+    click.option("--data-dir", "passed_data_dir", help="As for `tffcl run`."),
+    click.option("--runtime", "passed_runtime", help="As for `tffcl run`."),
+)
+
+
+@tffcl.command()
+@click.option("--suite", type=click.Choice(BENCHMARK_SUITES), default="digits", show_default=True, help="What stream.")
+@click.option("--quick", is_flag=True, help="The small schedule: minutes.")
+@_ROWS
+@click.option(
+    "--seed", "seeds", type=int, multiple=True, default=(1, 2, 3, 4, 5), show_default=True, help="Two or more."
+)
+@_PLACES[0]
+@_PLACES[1]
+@click.option("--output-dir", help="The folder of all runs.  [default: runs/benchmark-SUITE, or -SUITE-quick]")
+@_JOBS
+def benchmark(
+    suite: str, quick: bool, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: Optional[str], jobs: int,
+    **passed: Any,
+) -> None:  # fmt: skip
+    """Methods side by side on one sealed stream: a leaderboard with intervals.
+
+    Stopped and given again, it goes on where it was. leaderboard.json, .csv, .md and .html stand in the output folder;
+    `tffcl verify` computes them again.
+    """
+    from tffcl.papers import benchmark as made
+
+    root = pathlib.Path(output_dir or f"runs/benchmark-{suite}{'-quick' if quick else ''}")
+    made.benchmark(made.suite_called(suite), rows, seeds, _as_flags(passed, ()), root, jobs, quick)
+
+
+@tffcl.command()
+@click.argument("path", metavar="LEADERBOARD|RUN_DIR")
+@_ROWS
+@click.option("--seed", "seeds", type=int, multiple=True, help="Seeds of each row; may be repeated.  [default: all]")
+@click.option(
+    "--tolerance", type=click.FloatRange(min=0), default=1.0, show_default=True,
+    help="Points by which a score may differ on another machine; what differs is told.",
+)  # fmt: skip
+@_PLACES[0]
+@_PLACES[1]
+@_JOBS
+def verify(
+    path: str, rows: tuple[str, ...], seeds: tuple[int, ...], tolerance: float, jobs: int, **passed: Any
+) -> None:
+    """Compute rows of a leaderboard, or a run, again, and compare.
+
+    Exit code 2 where one does not hold: it was changed after it was written, its figures do not follow from its seeds,
+    or a run comes out otherwise.
+    """
+    from tffcl.papers import verify as made
+
+    made.tell(made.Check(seeds, _as_flags(passed, ()), tolerance, jobs).of(pathlib.Path(path), rows))
 
 
 @tffcl.command()

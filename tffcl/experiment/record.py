@@ -69,7 +69,7 @@ def write(plan: Plan, process: Optional[ContinualProcess], folder: pathlib.Path)
             "tffcl": tffcl.__version__,
             "code": code_checksum(),
             "python": platform.python_version(),
-            "packages": {name: _version(name) for name in _PACKAGES},
+            "packages": versions(),
             "method": method if isinstance(method, str) else None,
             "network": network if isinstance(network, (str, type(None))) else f"a {type(network).__name__}",
             "options": _options(experiment),
@@ -161,6 +161,11 @@ def code_checksum() -> str:
     for path in sorted(root.rglob("*.py")):
         total.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return total.hexdigest()[:16]
+
+
+def versions() -> dict[str, Optional[str]]:
+    """The versions of the packages that figures rest on."""
+    return {name: _version(name) for name in _PACKAGES}
 
 
 def _version(package: str) -> Optional[str]:

@@ -1,4 +1,4 @@
-"""The experiments of the three papers: `tffcl reproduce` runs them, and puts the figures beside the papers'."""
+"""The experiments of the three papers (`tffcl reproduce`), and suites of methods on one stream (`tffcl benchmark`)."""
 
 CONFEDMADE_TABLES = ("1", "2", "3", "4", "weights")
 FIL_VER_TABLES = (
@@ -12,3 +12,4 @@ FIL_VER_TABLES = (
     "privacy",
     "leak",
 )
+BENCHMARK_SUITES = ("digits",)

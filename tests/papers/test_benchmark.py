@@ -1,0 +1,240 @@
+"""`tffcl benchmark` on run directories that are there, and `tffcl verify` of what it wrote."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+from command_line import wrong
+from scipy import stats
+
+from tffcl import streams
+from tffcl.errors import InputError, RunError
+from tffcl.experiment import record
+from tffcl.flags import parse_run
+from tffcl.papers import BENCHMARK_SUITES, benchmark, verify, workers
+from tffcl.papers.suites import SUITES, Entry, Suite
+
+SUITE = Suite("small", "a suite of tests", ("--data", "iris", "--num-rounds", "1"), ("--num-epochs", "1"),
+              {"finetune": Entry("fedavg", (), "McMahan et al., 2017"),
+               "prox": Entry("fedprox", ("--proximal", "0.1"), "Li et al., 2020", "0.1 of 0.01, 0.1, 1")})  # fmt: skip
+ACCURACY = {"finetune": {1: 0.25, 2: 0.35, 3: 0.33}, "prox": {1: 0.5, 2: 0.45, 3: 0.6}}
+
+
+def stream(rows=(0, 1, 2)):
+    parts = {"train": np.array(rows), "validation": np.array([], int), "test": np.array([0])}
+    return streams.TaskStream("of tests", ((streams.Task(0, 0, labels=(0, 1), test_labels=(0, 1), **parts),),))
+
+
+def finished(folder, average, rows=(0, 1, 2)):
+    folder.mkdir(parents=True)
+    row, _, seed = folder.name.rpartition("-seed")
+    entry = SUITE.rows[row]
+    flags = [entry.method, *SUITE.flags, *SUITE.quick, *entry.flags, "--seed", seed]
+    config = {**parse_run(flags).config(), "data_fingerprint": "0123"}
+    incremental = {
+        "last_accuracy": average / 2, "average_incremental_accuracy": average, "forgetting": 0.1, "plasticity": 0.9,
+        "worst_client_accuracy": 0.1, "seen_accuracy": [1.5 * average, average / 2],
+    }  # fmt: skip
+    results = {
+        "method": entry.method,
+        "incremental": incremental,
+        "bytes_up": [[3e6], [1e6]],
+        "accuracy": [[[average]]],
+    }
+    event = {"event": "round", "task": 0, "round": 0, "training_seconds": {"cpu": 2.0, "wall": 3.0}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "history.jsonl").write_text(json.dumps(event) + "\n")
+    record.write_split(folder, stream(rows))
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name, seeds in ACCURACY.items():
+        for seed, value in seeds.items():
+            finished(tmp_path / f"{name}-seed{seed}", value)
+    return tmp_path
+
+
+def made(root, rows=(), seeds=(1, 2, 3)):
+    benchmark.benchmark(SUITE, rows, seeds, (), root, 1, True)
+    return json.loads((root / "leaderboard.json").read_text())
+
+
+@pytest.mark.parametrize("name", BENCHMARK_SUITES)
+def test_suites_have_flags_that_the_program_takes_and_one_stream_for_all_rows(name):
+    suite = SUITES[name]
+    assert suite.name == name
+    for quick in (False, True):
+        table = benchmark.table_of(suite, quick)
+        experiments = [parse_run(row.flags) for row in table.rows]
+        of_stream = ("data", "num_clients", "num_tasks", "labels_per_task", "scenario", "split_seed", "num_rounds")
+        for option in of_stream:
+            assert len({str(getattr(each, option)) for each in experiments}) == 1, option
+        assert [row.control for row in table.rows] == ["", *[table.rows[0].name] * (len(table.rows) - 1)]
+
+
+def test_a_leaderboard_has_means_intervals_and_paired_differences_of_all_seeds(root, capsys):
+    board = made(root)
+    rows = {row["name"]: row for row in board["rows"]}
+    for name, seeds in ACCURACY.items():
+        values = 100 * np.array(list(seeds.values()))
+        low, high = stats.t.interval(0.95, 2, values.mean(), stats.sem(values))
+        measure = benchmark.AVERAGE
+        assert rows[name]["values"][measure] == {str(seed): 100 * value for seed, value in seeds.items()}
+        assert rows[name]["mean"][measure] == pytest.approx(values.mean())
+        assert rows[name]["half_width"][measure] == pytest.approx((high - low) / 2)
+        assert rows[name]["mean"]["MB up"] == 4.0
+        assert rows[name]["mean"][benchmark.CPU] == 2.0
+    apart = 100 * np.array([ACCURACY["prox"][seed] - ACCURACY["finetune"][seed] for seed in (1, 2, 3)])
+    assert rows["prox"]["difference"][benchmark.AVERAGE][0] == pytest.approx(apart.mean())
+    assert rows["finetune"]["difference"] == {}
+    assert rows["prox"]["chosen"] == "0.1 of 0.01, 0.1, 1"
+    assert f"| prox | {25.83:.1f} +- " in capsys.readouterr().out
+    with (root / "leaderboard.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    found = [line["value"] for line in lines if (line["method"], line["measure"]) == ("prox", benchmark.AVERAGE)]
+    assert list(map(float, found)) == [50.0, 45.0, 60.0]
+
+
+def test_a_row_with_one_finished_seed_is_left_out(root):
+    for seed in (2, 3):
+        (root / f"prox-seed{seed}" / "results.json").unlink()
+    workers_finish = workers.finish
+    workers.finish = lambda runs, jobs: ["prox-seed2 ended with exit code 1, see x"]
+    try:
+        with pytest.raises(RunError, match="1 of 6 runs failed; the first: prox-seed2"):
+            made(root)
+    finally:
+        workers.finish = workers_finish
+    assert [row["name"] for row in json.loads((root / "leaderboard.json").read_text())["rows"]] == ["finetune"]
+
+
+def test_rows_of_one_seed_have_one_stream(root):
+    (root / "prox-seed2" / "split.npz").unlink()
+    record.write_split(root / "prox-seed2", stream((0, 1, 3)))
+    with pytest.raises(RunError, match="prox-seed2: other data or tasks than the other rows have with seed 2"):
+        made(root)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("benchmark --seed 1", "--seed: a row has an interval"),
+        ("benchmark --seed 1 --seed 1", "--seed: a row has an interval"),
+        ("benchmark --row nonsense", "'nonsense' is none of finetune"),
+        ("benchmark --suite nonsense", "nonsense"),
+        ("verify nowhere", "nowhere"),
+        ("verify empty", "config.json"),
+        ("verify not-json", "not valid JSON"),
+        ("verify other.json", "not a leaderboard of this version"),
+    ],
+)
+def test_wrong_input_is_one_line(run, tmp_path, monkeypatch, line, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(workers, "finish", None)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "not-json").write_text("no")
+    (tmp_path / "other.json").write_text('{"format": 99}')
+    wrong(run(*line.split()), message)
+
+
+# -- verify -------------------------------------------------------------------------------------------------------
+
+
+def again(monkeypatch, accuracy, rows=(0, 1, 2)):
+    """Runs come out with these accuracies."""
+
+    def finish(runs, jobs):
+        for one in runs:
+            name, _, seed = one.folder.name.rpartition("-seed")
+            finished(one.folder, accuracy[name][int(seed)], rows)
+        return []
+
+    monkeypatch.setattr(workers, "finish", finish)
+
+
+def test_a_row_that_comes_out_alike_holds_and_its_largest_difference_is_told(root, monkeypatch, capsys):
+    made(root)
+    again(monkeypatch, {**ACCURACY, "prox": {1: 0.5, 2: 0.455, 3: 0.6}})
+    checked = verify.Check().of(root)
+    assert [one.largest for one in checked] == pytest.approx([0.0, 0.5])
+    verify.tell(checked)
+    assert (
+        "finetune: holds, equal to the digit\nprox: holds, scores at most 0.5 points apart" in capsys.readouterr().out
+    )
+    strict = verify.Check(tolerance=0.4).of(root / "leaderboard.json", ["prox"])
+    with pytest.raises(RunError, match="1 of 1 do not hold: prox"):
+        verify.tell(strict)
+    assert "seed 2, average A_t %: 45 there, 45.5 here" in " ".join(strict[0].problems)
+
+
+def digits_of(text):
+    return [place.start() for place in re.finditer(r"\d", text)]
+
+
+def test_a_row_of_which_any_digit_was_changed_does_not_hold(root, monkeypatch):
+    made(root)
+    again(monkeypatch, ACCURACY)
+    file = root / "leaderboard.json"
+    board = json.loads(file.read_text())
+    place = [row["name"] for row in board["rows"]].index("prox")
+    text = json.dumps(board["rows"][place])
+    rng = np.random.default_rng(0)
+    for at in rng.choice(digits_of(text), 40, replace=False):
+        changed = text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :]
+        try:
+            row = json.loads(changed)
+        except ValueError:  # a number that begins with 0
+            continue
+        if row == json.loads(text):  # beyond what a float64 keeps
+            continue
+        file.write_text(json.dumps({**board, "rows": [*board["rows"][:place], row, *board["rows"][place + 1 :]]}))
+        (checked,) = verify.Check().of(file, [row["name"]])
+        assert checked.problems, changed[max(0, at - 40) : at + 20]
+
+
+def test_a_row_sealed_anew_with_other_values_does_not_come_out(root, monkeypatch):
+    """Who changes a value, the mean and the seal gets past all but the runs."""
+    made(root)
+    again(monkeypatch, ACCURACY)
+    file = root / "leaderboard.json"
+    board = json.loads(file.read_text())
+    row = board["rows"][0]
+    row["values"][benchmark.AVERAGE]["1"] += 2.0
+    row.update(benchmark.statistics(row["values"], {}))
+    row["seal"] = benchmark.seal(row)
+    file.write_text(json.dumps(board))
+    checked, _ = verify.Check().of(file)
+    assert checked.problems == ("seed 1, average A_t %: 27 there, 25.0 here",)
+
+
+def test_other_data_are_found(root, monkeypatch):
+    made(root)
+    again(monkeypatch, ACCURACY, rows=(0, 1, 5))
+    (checked,) = verify.Check(seeds=(2,)).of(root, ["prox"])
+    assert checked.problems == ("seed 2: other data or tasks",)
+    with pytest.raises(InputError, match="row prox has no seed 9; it has 1, 2, 3"):
+        verify.Check(seeds=(9,)).of(root, ["prox"])
+    with pytest.raises(InputError, match="no row 'other'; there are finetune, prox"):
+        verify.Check().of(root, ["other"])
+
+
+@pytest.mark.slow
+def test_a_run_is_computed_again_from_its_own_files(run, tmp_path):
+    folder = tmp_path / "run"
+    line = f"fedavg --data iris --num-clients 2 --num-tasks 2 --labels-per-task 1 --num-rounds 1 --output-dir {folder}"
+    assert run("run", *line.split()).returncode == 0
+    shown = run("verify", str(folder))
+    assert shown.returncode == 0
+    assert "run: holds, equal to the digit" in shown.stdout
+    results = json.loads((folder / "results.json").read_text())
+    results["accuracy"][1][1][0] -= 0.02
+    (folder / "results.json").write_text(json.dumps(results))
+    shown = run("verify", str(folder))
+    assert shown.returncode == 2
+    assert "run: accuracy: up to 2 points apart, most for client 2 on task 1 after task 2" in shown.stdout

@@ -1,0 +1,238 @@
+"""`tffcl benchmark`: suites of methods on one sealed stream, and the leaderboard that they make.
+
+A suite fixes data, tasks, network, rounds and steps for all its rows. What a method may choose is chosen on examples
+held out of the first two tasks (`tffcl sweep`), and the suite says what was tried. Rows have at least two seeds, for a
+row without an interval says nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+import pathlib
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import click
+import numpy as np
+
+import tffcl
+from tffcl import reports, storage
+from tffcl.errors import InputError, RunError
+from tffcl.experiment import record
+from tffcl.papers import workers
+from tffcl.papers.suites import SUITES, Suite
+from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_kept, megabytes_up
+from tffcl.papers.workers import Run
+from tffcl.reports import leaderboard, run_files
+from tffcl.reports.tables import half_width
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+NAME = "leaderboard.json"
+FINAL, AVERAGE = "A_T %", "average A_t %"
+CPU = "CPU s"  # which no two machines have alike
+
+
+def _figure(name: str) -> Measure:
+    """A figure of one growing head (`tffcl.metrics.incremental_figures`) in per cent; None of a run without."""
+
+    def measure(folder: pathlib.Path) -> Optional[float]:
+        found = reports.load_results(folder).get("incremental", {}).get(name)
+        return None if found is None else 100 * found
+
+    return measure
+
+
+def _cpu_seconds(folder: pathlib.Path) -> float:
+    """CPU seconds of training: of all rounds together."""
+    rounds = [event for event in reports.load_history(folder) if event["event"] == "round"]
+    return float(sum(event["training_seconds"]["cpu"] for event in rounds))
+
+
+MEASURES: dict[str, tuple[Measure, int]] = {
+    FINAL: (_figure("last_accuracy"), 1),
+    AVERAGE: (_figure("average_incremental_accuracy"), 1),
+    "forgotten %": (_figure("forgetting"), 1),
+    "plasticity %": (_figure("plasticity"), 1),
+    "worst client %": (_figure("worst_client_accuracy"), 1),
+    "MB up": (megabytes_up, 2),
+    "MB kept": (megabytes_kept, 2),
+    CPU: (_cpu_seconds, 1),
+}
+
+
+def suite_called(name: str) -> Suite:
+    """The suite.
+
+    Raises:
+      InputError: there is none.
+    """
+    if name not in SUITES:
+        raise InputError(f"no suite {name!r}; there are {', '.join(SUITES)}")
+    return SUITES[name]
+
+
+def table_of(suite: Suite, quick: bool) -> Table:
+    """The suite as a table, whose rows are compared with the first."""
+    flags = (*suite.flags, *(suite.quick if quick else ()))
+    first = next(iter(suite.rows))
+    rows = [
+        Row(name, (name,), (method.method, *flags, *method.flags), control="" if name == first else first)
+        for name, method in suite.rows.items()
+    ]
+    return Table(("method",), MEASURES, (), tuple(rows), compared={AVERAGE: f"over {first}"})
+
+
+def benchmark(
+    suite: Suite,
+    rows: Sequence[str],
+    seeds: Sequence[int],
+    passed: Sequence[str],
+    root: pathlib.Path,
+    jobs: int,
+    quick: bool,
+) -> None:
+    """Runs what the rows still need, prints the table, and writes leaderboard.json, .csv, .md and .html into `root`.
+
+    Args:
+      suite: the suite.
+      rows: names of rows, or how they begin; all for none.
+      seeds: two or more.
+      passed: flags that decide nothing of the figures (`--data-dir`, `--runtime`).
+      root: the folder of all runs.
+      jobs: runs at a time.
+      quick: the small schedule.
+
+    Raises:
+      InputError: no such row, or one seed alone.
+      RunError: a run failed, or rows did not have the same stream; what is finished is shown first.
+    """
+    if len(set(seeds)) < 2:
+        raise InputError("--seed: a row has an interval, so give two seeds or more")
+    table = table_of(suite, quick)
+    chosen = table.chosen(rows)
+    storage.make_folder(root, "the folder of all runs")
+    runs = {row: [Run(root / f"{row.name}-seed{seed}", (*row.flags, *passed, "--seed", str(seed))) for seed in seeds]
+            for row in chosen}  # fmt: skip
+    failures = workers.finish([each for of_row in runs.values() for each in of_row], jobs)
+    found: dict[Row, list[pathlib.Path]] = {}
+    for row, of_row in runs.items():
+        folders = [each.folder for each in of_row if each.finished]
+        if len(folders) > 1:
+            found[row] = folders
+        elif folders:
+            logger.warning("%s: one finished seed, and so no interval: left out", row.name)
+    with run_files.reading(root):
+        values = table.values(found)
+        board = board_of(suite, quick, table, found, values)
+    click.echo(table.markdown(found, values))
+    paths = leaderboard.write(board, root, table.markdown(found, values))
+    click.echo(f"\nwritten: {', '.join(map(str, paths))}")
+    if failures:
+        total = sum(map(len, runs.values()))
+        raise RunError(f"{len(failures)} of {total} runs failed; the first: {failures[0]}")
+
+
+def board_of(suite: Suite, quick: bool, table: Table, found: Found, values: Values) -> dict[str, Any]:
+    """What leaderboard.json holds.
+
+    Raises:
+      RunError: runs of one seed that did not have the same data and tasks.
+    """
+    streams: dict[str, str] = {}
+    for row, folders in found.items():
+        for folder in folders:
+            seed, here = _seed(row, folder), stream_of(folder)
+            if streams.setdefault(seed, here) != here:
+                raise RunError(f"{folder}: other data or tasks than the other rows have with seed {seed}")
+    first = next(iter(suite.rows))
+    rows = [_row(row, folders, values, first, suite) for row, folders in found.items()]
+    return {
+        "format": FORMAT,
+        "suite": suite.name,
+        "quick": quick,
+        "about": suite.about,
+        "flags": [*suite.flags, *(suite.quick if quick else ())],
+        "streams": streams,
+        "tffcl": tffcl.__version__,
+        "code": record.code_checksum(),
+        "python": platform.python_version(),
+        "packages": record.versions(),
+        "measures": list(table.measures),
+        "against": first,
+        "rows": rows,
+    }
+
+
+def _seed(row: Row, folder: pathlib.Path) -> str:
+    return folder.name[len(f"{row.name}-seed") :]
+
+
+def _row(row: Row, folders: Sequence[pathlib.Path], values: Values, first: str, suite: Suite) -> dict[str, Any]:
+    own = _by_seed(row.name, values)
+    entry = suite.rows[row.name]
+    made: dict[str, Any] = {
+        "name": row.name,
+        "method": row.flags[0],
+        "flags": list(row.flags[1:]),
+        "paper": entry.paper,
+        "chosen": entry.chosen,
+        "seeds": [_seed(row, folder) for folder in folders],
+        "values": own,
+        "curves": {_seed(row, folder): _seen_accuracy(folder) for folder in folders},
+        **statistics(own, {} if row.name == first else _by_seed(first, values)),
+    }
+    return {**made, "seal": seal(made)}
+
+
+def _by_seed(name: str, values: Values) -> Mapping[str, Mapping[str, float]]:
+    """Measure -> seed -> value of the runs of a row; empty for a row that was not run."""
+    return {
+        measure: {run.rpartition("-seed")[2]: one for run, one in runs.items() if one is not None}
+        for measure, runs in values.get(name, {}).items()
+        if any(one is not None for one in runs.values())
+    }
+
+
+def _seen_accuracy(folder: pathlib.Path) -> Optional[list[float]]:
+    return reports.load_results(folder).get("incremental", {}).get("seen_accuracy")
+
+
+def statistics(values: Mapping[str, Mapping[str, float]], against: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Means over seeds, half the widths of their 95 % intervals, and the same of the paired differences.
+
+    Args:
+      values: measure -> seed -> value.
+      against: the same of the row that all are compared with; empty for that row.
+    """
+    known = {name: list(measured.values()) for name, measured in values.items() if len(measured) > 1}
+    pairs = {
+        name: [one - against[name][seed] for seed, one in measured.items() if seed in against.get(name, {})]
+        for name, measured in values.items()
+    }
+    return {
+        "mean": {name: float(np.mean(each)) for name, each in known.items()},
+        "half_width": {name: half_width(each) for name, each in known.items()},
+        "difference": {name: [float(np.mean(each)), half_width(each)] for name, each in pairs.items() if len(each) > 1},
+    }
+
+
+def seal(row: Mapping[str, Any]) -> str:
+    """SHA-256 of a row without its seal."""
+    own = {name: value for name, value in row.items() if name != "seal"}
+    return hashlib.sha256(json.dumps(storage.plain(own), sort_keys=True).encode()).hexdigest()
+
+
+def stream_of(folder: pathlib.Path) -> str:
+    """A sum over the data of a run and over who had which rows when."""
+    config = storage.read_object(folder / "config.json", "the configuration of a run")
+    total = hashlib.sha256(f"{config['data_fingerprint']}\n".encode())
+    for part in itertools.chain(*record.read_split(folder).tasks):
+        for rows in (part.train, part.validation, part.test, part.labels):
+            total.update(np.asarray(rows, "<i4").tobytes() + b"|")
+    return total.hexdigest()[:16]

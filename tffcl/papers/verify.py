@@ -1,0 +1,205 @@
+"""`tffcl verify`: rows of a leaderboard, or a run, computed again and compared.
+
+Scores may differ by a tolerance on another machine: other instructions (AVX-512 or not), other numbers of threads and
+other versions of TensorFlow sum float32 in another order, and what a test example is taken for can turn on its last
+digit. On one machine they are equal. What does not depend on rounding (bytes, data, tasks) has to be equal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pathlib
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+import numpy as np
+
+import tffcl
+from tffcl import reports, storage
+from tffcl.errors import InputError, RunError
+from tffcl.experiment import record
+from tffcl.papers import workers
+from tffcl.papers.benchmark import CPU, FORMAT, MEASURES, NAME, seal, statistics, stream_of
+from tffcl.papers.workers import Run
+from tffcl.reports import run_files
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """What came of computing a row or a run again.
+
+    Attributes:
+      name: of it.
+      problems: a line each; none if it holds.
+      largest: the largest difference of a score, in points (per cent, or nats of a density); NaN where nothing was
+        computed.
+    """
+
+    name: str
+    problems: tuple[str, ...]
+    largest: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """How to compute again.
+
+    Attributes:
+      seeds: of each row of a leaderboard; all that it has for none.
+      passed: flags that decide nothing of the figures (`--data-dir`, `--runtime`).
+      tolerance: in points: a score may differ by so much.
+      jobs: runs at a time.
+    """
+
+    seeds: Sequence[int] = ()
+    passed: Sequence[str] = ()
+    tolerance: float = 1.0
+    jobs: int = 1
+
+    def of(self, path: pathlib.Path, rows: Sequence[str] = ()) -> list[Checked]:
+        """Computes again.
+
+        Args:
+          path: a leaderboard.json or its folder, or a run directory.
+          rows: of the leaderboard; all for none.
+
+        Raises:
+          InputError: no leaderboard and no run, or it has no such row or seed.
+        """
+        file = path / NAME if path.is_dir() else path
+        if path.is_dir() and not file.exists():
+            return [self.of_run(path)]
+        board = storage.read_object(file, "a leaderboard")
+        if board.get("format") != FORMAT or not isinstance(board.get("rows"), list):
+            raise InputError(f"{file}: not a leaderboard of this version of tffcl")
+        known = {str(row.get("name")): row for row in board["rows"]}
+        wrong = next((name for name in rows if name not in known), None)
+        if wrong is not None:
+            raise InputError(f"{file}: no row {wrong!r}; there are {', '.join(known)}")
+        _tell_differences(board)
+        with run_files.reading(file):
+            return [self.of_row(known[name], board) for name in rows or known]
+
+    def of_row(self, row: Mapping[str, Any], board: Mapping[str, Any]) -> Checked:
+        """A row: its seal, its means by its own seeds, and then its runs."""
+        wanted = [str(seed) for seed in self.seeds] or list(row["seeds"])
+        missing = next((seed for seed in wanted if seed not in row["seeds"]), None)
+        if missing is not None:
+            raise InputError(f"row {row['name']} has no seed {missing}; it has {', '.join(row['seeds'])}")
+        problems = list(_inconsistent(row, board))
+        if problems:  # there is nothing to compute again
+            return Checked(row["name"], tuple(problems), float("nan"))
+        flags = (row["method"], *row["flags"], *self.passed)
+        with tempfile.TemporaryDirectory(prefix="tffcl-verify-") as scratch:
+            runs = {
+                seed: Run(pathlib.Path(scratch) / f"{row['name']}-seed{seed}", (*flags, "--seed", seed))
+                for seed in wanted
+            }
+            problems += workers.finish(list(runs.values()), self.jobs)
+            apart = [
+                self._of_seed(seed, run.folder, row, board["streams"].get(seed))
+                for seed, run in runs.items()
+                if run.finished
+            ]
+        problems += [line for lines, _ in apart for line in lines]
+        return Checked(row["name"], tuple(problems), max((largest for _, largest in apart), default=float("nan")))
+
+    def _of_seed(self, seed: str, folder: pathlib.Path, row: Mapping[str, Any], stream: Any) -> tuple[list[str], float]:
+        lines = [] if stream_of(folder) == stream else [f"seed {seed}: other data or tasks"]
+        largest = 0.0
+        for measure, (of, _) in MEASURES.items():
+            there = row["values"].get(measure, {}).get(seed)
+            if measure == CPU or there is None:
+                continue
+            here = of(folder)
+            apart = float("inf") if here is None else abs(there - here)
+            score = "%" in measure
+            largest = max(largest, apart if score else 0.0)
+            if apart > (self.tolerance if score else 1e-9):
+                lines.append(f"seed {seed}, {measure}: {there:.6g} there, {here} here")
+        return lines, largest
+
+    def of_run(self, folder: pathlib.Path) -> Checked:
+        """A run by its experiment.toml: every score of every client and task, and the bytes."""
+        there, card, settings = reports.load_results(folder), record.read(folder), folder / "experiment.toml"
+        if not settings.exists():
+            raise InputError(f"{folder}: no experiment.toml, for its parts are objects that no file can name")
+        _tell_differences(card)
+        name = folder.resolve().name
+        with tempfile.TemporaryDirectory(prefix="tffcl-verify-") as scratch:
+            flags = (str(card["method"]), "--config", str(settings.resolve()), *self.passed)
+            again = Run(pathlib.Path(scratch) / name, flags)
+            failures = workers.finish([again], 1)
+            if failures:
+                last = again.log.read_text(errors="replace").strip().rpartition("\n")[2]
+                return Checked(name, (f"it cannot be run: {last}",), float("nan"))
+            problems = [] if stream_of(again.folder) == stream_of(folder) else ["other data or tasks"]
+            here = reports.load_results(again.folder)
+        more, largest = self._apart(there, here)
+        return Checked(name, (*problems, *more), largest)
+
+    def _apart(self, there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[list[str], float]:
+        key, scale = ("accuracy", 100.0) if there.get("accuracy") is not None else ("nll", 1.0)
+        one, other = (scale * np.array(each.get(key), float) for each in (there, here))
+        if one.shape != other.shape or (np.isnan(one) != np.isnan(other)).any():
+            return [f"{key} of other clients or tasks"], float("nan")
+        lines = [f"{name}: not as many" for name in ("bytes_up", "bytes_down") if there.get(name) != here.get(name)]
+        apart = np.nan_to_num(abs(one - other))
+        largest = float(apart.max(initial=0.0))
+        if largest > self.tolerance:
+            client, after, task = (int(place) + 1 for place in np.unravel_index(apart.argmax(), apart.shape))
+            where = f"most for client {client} on task {task} after task {after}"
+            lines.append(f"{key}: up to {largest:.6g} points apart, {where}")
+        return lines, largest
+
+
+def _inconsistent(row: Mapping[str, Any], board: Mapping[str, Any]) -> Iterator[str]:
+    """What a row says that does not follow from its own seeds."""
+    if row.get("seal") != seal(row):
+        yield "its content is not what was sealed: something was changed after it was written"
+    first = board.get("against")
+    against: Mapping[str, Mapping[str, float]] = next(
+        (each["values"] for each in board["rows"] if each["name"] == first), {}
+    )
+    for what, figures in statistics(row["values"], {} if row["name"] == first else against).items():
+        for measure, value in figures.items():
+            told = row[what].get(measure)
+            if told is None or not np.allclose(value, told, rtol=1e-9, atol=1e-12):
+                yield f"{what} of {measure}: {told} there, {value} by its seeds"
+
+
+def _tell_differences(made: Mapping[str, Any]) -> None:
+    """Says whether this is the code and the packages that a row or a run was made with."""
+    here: dict[str, Any] = {
+        "tffcl": tffcl.__version__,
+        "code": record.code_checksum(),
+        "python": platform.python_version(),
+    }
+    there = {name: made.get(name) for name in here}
+    here.update(record.versions())
+    there.update(made.get("packages") or {})
+    others = [f"{name} {there.get(name)}, here {value}" for name, value in here.items() if there.get(name) != value]
+    logger.info("made with %s", "; ".join(others) if others else "the same code and packages")
+
+
+def tell(checked: Sequence[Checked]) -> None:
+    """Prints a line for each that holds, and a line for each problem.
+
+    Raises:
+      RunError: one does not hold.
+    """
+    for one in checked:
+        if not one.problems:
+            same = "equal to the digit" if one.largest == 0 else f"scores at most {one.largest:.3g} points apart"
+            click.echo(f"{one.name}: holds, {same}")
+        for problem in one.problems:
+            click.echo(f"{one.name}: {problem}")
+    failed = [one.name for one in checked if one.problems]
+    if failed:
+        raise RunError(f"{len(failed)} of {len(checked)} do not hold: {', '.join(failed)}")
