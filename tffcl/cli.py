@@ -251,6 +251,29 @@ def verify(
 
 
 @tffcl.command()
+@click.argument("method", metavar="METHOD")
+@click.option(
+    "--grid", multiple=True, required=True, metavar="NAME=VALUE,VALUE,...",
+    help="Values of an option; may be repeated for every combination.",
+)  # fmt: skip
+@_SEEDS
+@click.option("--output-dir", help="The folder of all runs.  [default: runs/sweep-METHOD]")
+@_JOBS
+@_FLAGS
+def sweep(
+    method: str, grid: tuple[str, ...], seeds: tuple[int, ...], output_dir: Optional[str], jobs: int,
+    flags: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Choose options of a method on examples held out of its tasks.
+
+    No test example is looked at. FLAGS after `--` are those of `tffcl run`, for all runs alike.
+    """
+    from tffcl.papers import sweep as made
+
+    made.sweep(method, grid, seeds, flags, pathlib.Path(output_dir or f"runs/sweep-{method}"), jobs)
+
+
+@tffcl.command()
 @click.argument("run_dirs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
     "--group-by",

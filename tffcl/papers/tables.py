@@ -135,7 +135,7 @@ def reproduce(
     jobs: int,
     page: Optional[str] = None,
     splits: Sequence[int] = (),
-) -> None:
+) -> Values:
     """Runs what the rows still need, prints what there is, and writes the values of each run into `root`/values.csv.
 
     Args:
@@ -182,6 +182,7 @@ def reproduce(
             click.echo(f"plot: {path}")
     if failures:
         raise RunError(f"{len(failures)} of {len(everything)} runs failed; the first: {failures[0]}")
+    return values
 
 
 def check_names(given: Sequence[str], known: Sequence[str]) -> None:

@@ -1,0 +1,60 @@
+"""`tffcl sweep`: every combination, on held-out examples alone, and the best of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from command_line import wrong
+
+from tffcl.flags import parse_run
+from tffcl.papers import sweep, workers
+
+SCORES = {("0.1", "1"): (0.5, 0.7), ("0.1", "2"): (0.62, 0.6), ("1", "1"): (0.9, 0.1), ("1", "2"): (0.4, 0.4)}
+
+
+def finishing(name, scores):
+    def finish(runs, jobs):
+        for one in runs:
+            experiment = parse_run(one.flags)
+            assert experiment.evaluate_on == "validation"
+            key = f"{experiment.proximal:g}", str(experiment.num_epochs)
+            one.folder.mkdir(parents=True)
+            value = scores[key][experiment.seed - 1]
+            (one.folder / "config.json").write_text("{}")
+            (one.folder / "results.json").write_text(json.dumps({name: value}))
+        return []
+
+    return finish
+
+
+@pytest.mark.parametrize(
+    ("name", "best"),
+    [("task_averaged_test_accuracy", "--proximal 0.1 --num-epochs 2"), ("average_nll", "--proximal 1 --num-epochs 2")],
+)
+def test_every_combination_runs_with_every_seed_and_the_best_mean_is_told(run, tmp_path, monkeypatch, name, best):
+    monkeypatch.setattr(workers, "finish", finishing(name, SCORES))
+    line = f"sweep fedprox --grid proximal=0.1,1 --grid --num-epochs=1,2 --output-dir {tmp_path}/s -- --data iris"
+    done = run(*line.split(), "--evaluate-on", "test")  # which does not stand over the sweep's own
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"best on held-out examples: {best}"
+    rows = [line.split(" | ")[:2] for line in done.stdout.splitlines() if line.startswith("| ")][1:]
+    assert [tuple(cell.strip("| ") for cell in row) for row in rows] == list(itertools.product(("0.1", "1"), "12"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("fedprox --grid proximal", "--grid: expected NAME=VALUE"),
+        ("fedprox --grid proximal=1,,2", "--grid: expected NAME=VALUE"),
+        ("fedprox --grid proximal=1 --grid proximal=2", "--grid: proximal stands there twice"),
+        ("fedprox --grid nonsense=1", "--nonsense"),
+        ("fedprox --grid proximal=-1", "--proximal"),
+        ("nonsense --grid proximal=1", "nonsense"),
+    ],
+)
+def test_a_grid_that_is_none_is_one_line(run, tmp_path, monkeypatch, line, message):
+    monkeypatch.setattr(workers, "finish", None)
+    wrong(run("sweep", *line.split(), "--output-dir", tmp_path / "s"), message)
+    assert sweep.SCORE == "held out"
