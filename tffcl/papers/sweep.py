@@ -60,7 +60,7 @@ def best_of(values: Values, higher_is_better: bool) -> Optional[str]:
     """The name of the row with the best mean over the seeds that all rows have; None where they have none in common."""
     common = set.intersection(*(set(measured[SCORE]) for measured in values.values()))
     means = {
-        name: float(np.mean([measured[SCORE][run] for run in common], dtype=float))  # type: ignore[arg-type]
+        name: float(np.array([measured[SCORE][run] for run in common], np.float64).mean())
         for name, measured in values.items()
         if common
     }
