@@ -19,7 +19,17 @@ from tffcl.algorithms.fil_ver import FilVerMethod
 from tffcl.algorithms.method import LABELS
 from tffcl.algorithms.registry import METHODS
 from tffcl.client_works import DecomposedWork, FusedAdam, PlainWork, RehearsalModel
-from tffcl.models import MLP, EmbeddingClassifier, FrozenEncoder, IdentityEncoder, KerasNetwork, TextCNN, VectorEncoder
+from tffcl.models import (
+    MLP,
+    EmbeddingClassifier,
+    FrozenEncoder,
+    IdentityEncoder,
+    KerasNetwork,
+    TextCNN,
+    VectorEncoder,
+    Whole,
+    with_label_mask,
+)
 from tffcl.models.registry import NETWORKS, MADEConfig, TextCNNConfig
 from tffcl.program import ClientTask
 from tffcl.templates.tff_types import entries
@@ -65,7 +75,17 @@ class Data:
 
 
 def data_of(process, small):
-    """Data for the network of a process."""
+    """Data for the network of a process; of a growing head all classes are there, and one was before."""
+    data = _data_of(process, small)
+    types = process.work.context_type
+    if "known" in types:
+        size = types["known"].shape[0]
+        data._context = OrderedDict(data._context, classes=np.ones(size, bool), known=np.arange(size) < 1)
+        data._num_classes = size
+    return data
+
+
+def _data_of(process, small):
     if "tokens" in process.work.context_type:
         return Data(small.examples, small.context(), small.CLASSES)
     if "observed" in process.work.context_type:
@@ -117,7 +137,11 @@ class SmallPlan:
 
     def network(self):
         part = NETWORKS.get("textcnn" if self._text else "made")
-        return part.build(self, FOREIGN if self.method.foreign else 0)
+        network = part.build(self, FOREIGN if self.method.foreign else 0)
+        return with_label_mask(Whole(network), growing=True) if self.method.growing else network
+
+    def plain_encoder(self):
+        return FrozenEncoder(IdentityEncoder(IMAGE), np.zeros(0, np.float32))
 
     def rehearsal_model(self, pretrained, noise):
         if self.method.encoder == "identity":

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import EWC, FedCurv, PlainWork, Proximal
+from tffcl.client_works import EWC, FedCurv, LwF, PlainWork, Proximal
 from tffcl.client_works.penalties import Penalty, StepView
 from tffcl.models import MADEConfig, MADENetwork
 
@@ -384,3 +384,57 @@ def test_a_penalty_may_see_the_batch_and_the_model_of_before(small, plain):
 def test_a_penalty_with_a_part_at_the_server_is_for_plain_works(small):
     with pytest.raises(errors.InputError, match="FedCurv has the server keep sums over clients"):
         small.Runner(penalty=FedCurv(1.0))
+
+
+# -- LwF ------------------------------------------------------------------------------------------------------------
+
+
+def softmax(z):
+    z = np.exp(z - z.max(axis=1, keepdims=True))
+    return z / z.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(("weight", "temperature"), [(1.0, 2.0), (3.0, 1.0), (0.5, 4.0)])
+def test_lwf_is_the_divergence_of_softened_scores_of_the_classes_before_by_hand(weight, temperature):
+    rng = np.random.default_rng(0)
+    x, old, new = (rng.normal(size=shape).astype("f") for shape in ((7, 3), (3, 5), (3, 5)))
+    known = np.array([True, False, True, True, False])
+    penalty = LwF(weight, temperature)
+    state = {name: tf.constant(value) for name, value in penalty.begin_task(old.ravel()).items()}
+    theta = tf.constant(new.ravel())
+
+    def value(theta):
+        def logits(base=theta):
+            return x @ tf.reshape(base, [3, 5])
+
+        return penalty.term(state, None, None)(StepView(theta, {}, logits, {"known": tf.constant(known)}))
+
+    p, q = (softmax((x @ w)[:, known].astype(float) / temperature) for w in (old, new))
+    by_hand = weight * temperature**2 * (p * np.log(p / q)).sum(axis=1).mean()
+    np.testing.assert_allclose(value(theta), by_hand, rtol=1e-4)
+    with tf.GradientTape() as tape:
+        tape.watch(theta)
+        at_new = value(theta)
+    slope = np.zeros([3, 5])
+    slope[:, known] = weight * temperature * x.T @ (q - p) / len(x)
+    np.testing.assert_allclose(tape.gradient(at_new, theta), slope.ravel(), atol=1e-5)
+    assert abs(value(tf.constant(old.ravel()))) < 1e-6
+
+
+def test_lwf_asks_nothing_while_no_class_was_before_and_keeps_nothing_without_a_weight():
+    state = {"lwf_teacher": tf.ones([2])}
+    theta = tf.constant([5.0, -5.0])
+    with tf.GradientTape() as tape:
+        tape.watch(theta)
+        view = StepView(theta, {}, lambda base=theta: base[None], {"known": tf.constant([False, False])})
+        value = LwF(1.0).term(state, None, None)(view)
+    assert value == 0
+    assert not tape.gradient(value, theta).numpy().any()
+    assert not LwF(0.0).state_type(4)
+    assert not LwF(0.0).begin_task(theta)
+
+
+@pytest.mark.parametrize("arguments", [(-1.0, 2.0), (float("nan"), 2.0), (1.0, 0.0), (1.0, float("inf"))])
+def test_lwf_takes_numbers_that_make_sense(arguments):
+    with pytest.raises(errors.InputError):
+        LwF(*arguments)

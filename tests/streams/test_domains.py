@@ -91,11 +91,11 @@ def test_own_numbers_of_tasks():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (["*?"], r"client 0, task 1: '\?' is no state; expected x \(not yet\), \* \(active\) or o \(no longer\)"),
+        (["*?"], r"client 0, task 1: '\?' is no state; expected x \(not yet\), \* \(active\), - \(away\) or o"),
         ([[None]], "client 0, task 0: None is no state"),
         (["x*", "o*"], "client 1, task 0: 'no longer' cannot stand in the first task; expected 'not yet' or 'active'"),
         (["xo"], "client 0, task 1: 'no longer' cannot stand after 'not yet'; expected 'not yet' or 'active'"),
-        (["*x"], "client 0, task 1: 'not yet' cannot stand after 'active'; expected 'active' or 'no longer'"),
+        (["*x"], "client 0, task 1: 'not yet' cannot stand after 'active'; expected 'active' or 'no longer' or 'away'"),
         (["**", "*"], r"rows of lengths \[2, 1\]"),
         ([], r"rows of lengths \[\]"),
         (["", ""], r"rows of lengths \[0, 0\]"),

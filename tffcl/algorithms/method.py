@@ -43,10 +43,11 @@ class Method:
       options: parameter of the builder -> dataclass of options that is handed to it.
       foreign: None, or how foreign adaptives enter the network: "added" (FedWeIT) or "aligned" (FedSeIT).
       selection: the default transfer of a method with foreign adaptives.
-      pool: "none"; "cumulative" (all tasks so far in each task), "clients" (all tasks of a client at once), "all" (all
-        data in one place).
+      pool: "none"; "cumulative" (all tasks so far in each task), "memory" (some of each class so far), "clients" (all
+        tasks of a client at once), "all" (all data in one place).
       clients: "federated", "alone" (nothing is aggregated over clients) or "single" (the first client's tasks only).
       labels: "task" (label k of a task is the k-th of its labels) or "data" (one head over all labels of the data set).
+      growing: it is for one growing head alone (`--scenario class-incremental`).
       own_network: it builds its networks itself; there is no `--network`.
       defaults: option -> default, where it differs from what suits the data.
       schedule: name of the paper whose sizes and schedule are the defaults; None for those of the data.
@@ -65,6 +66,7 @@ class Method:
     pool: str = "none"
     clients: str = "federated"
     labels: str = "task"
+    growing: bool = False
     own_network: bool = False
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     schedule: Optional[str] = None
@@ -93,6 +95,16 @@ class Method:
         """Whether there is one head over the labels of the data set, of which each task has its own."""
         shared = plan.group(Decomposition) if Decomposition in self.options.values() else None
         return self.labels == "data" or (shared is not None and shared.by_label)
+
+    @property
+    def by_task(self) -> bool:
+        """Whether it keeps parameters for each task, and has to know an example's task at test."""
+        return self.foreign is not None or Decomposition in self.options.values()
+
+    def remembered(self, plan: Plan) -> int:
+        """What `tffcl.streams.with_memory` keeps of each class, for the pool "memory"."""
+        del plan
+        return 0
 
     def check(self, experiment: Experiment) -> None:
         """Refuses options that do not go together, before anything heavy begins.

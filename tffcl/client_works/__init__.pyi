@@ -1,3 +1,4 @@
+from .analytic import AnalyticWork as AnalyticWork
 from .decomposed import DecomposedWork as DecomposedWork
 from .export import export_keras_model as export_keras_model
 from .local_training import LocalWork as LocalWork
@@ -8,6 +9,7 @@ from .options import Decomposition as Decomposition
 from .options import LocalTraining as LocalTraining
 from .penalties import EWC as EWC
 from .penalties import FedCurv as FedCurv
+from .penalties import LwF as LwF
 from .penalties import Penalties as Penalties
 from .penalties import Penalty as Penalty
 from .penalties import Proximal as Proximal

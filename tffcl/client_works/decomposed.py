@@ -300,6 +300,7 @@ class DecomposedWork(NetworkWork):
             local=local,
             past_reference=reference,
             trained=tf.constant(0),
+            **self.penalties.begin_task(self.base_in(state["base"], shared)),
         )
         if self._adds_foreign:
             new["foreign"] = foreign

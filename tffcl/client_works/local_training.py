@@ -402,7 +402,7 @@ class LocalWork(ClientWork):
                     def logits(**other: Value) -> tf.Tensor:
                         return self.logits({**values, **other}, batch, here)
 
-                    objective += penalty(StepView(values[self.penalised], batch, logits))
+                    objective += penalty(StepView(values[self.penalised], batch, logits, here.data["context"]))
                 return objective, loss
 
             def validation_fn() -> tf.Tensor:

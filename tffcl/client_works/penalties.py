@@ -4,6 +4,7 @@ FedProx (Li et al., 2020): mu / 2 ||theta - theta_server||^2.
 EWC (Kirkpatrick et al., 2017): lambda / 2 sum_i sum_j F_ij (theta_j - theta_ij)^2 over past tasks i. The sum over tasks
 is kept as one quadratic: its curvature U = sum_i F_i, its centre and a constant.
 FedCurv (Shoham et al., 2019): lambda sum_{s != c} (theta - theta_s)^T diag(F_s) (theta - theta_s) at client c.
+LwF (Li, Hoiem, 2016): lambda T^2 KL(softmax(z_teacher / T) || softmax(z / T)) over the classes that came before.
 
 theta are the parameters that the server shares: all kernels of a plain work, the base of a decomposed one, the
 classifier of a rehearsing one.
@@ -28,7 +29,7 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works.evaluation import Model, connected, num_examples
-from tffcl.models.network import Tensors, masks_of
+from tffcl.models.network import KNOWN, NEVER, Tensors, masks_of
 
 # From the most examples that are to be drawn to F, float32 `[size]`.
 Measure = Callable[[int], tf.Tensor]
@@ -43,11 +44,13 @@ class StepView:
       batch: the step's examples, as the network takes them.
       logits: `logits(**values)`: class scores of these examples, float32 `[n, classes]`, with other values for some of
         the trained variables (`base=` the kernels of before, for distillation).
+      context: of these examples; `classes` and `known` are among it where one head grows.
     """
 
     kernels: tf.Tensor
     batch: Tensors
     logits: Callable[..., tf.Tensor]
+    context: Tensors = dataclasses.field(default_factory=dict)
 
 
 # From a step to the penalty, a float32 scalar.
@@ -70,6 +73,11 @@ class Penalty(abc.ABC):
         """Types of a client's entries, for kernels of `size` entries, without unknown axes; zeros at first."""
         del size
         return OrderedDict()
+
+    def begin_task(self, kernels: tf.Tensor) -> Tensors:
+        """Entries of the state that a task's start sets; `kernels`, float32 `[size]`, are the server's."""
+        del kernels
+        return {}
 
     @abc.abstractmethod
     def term(self, state: Tensors, shared: tf.Tensor, incoming: tf.Tensor) -> Term:
@@ -199,6 +207,52 @@ class FedCurv(Penalty):
         return {"curv_fisher": importance, "curv_pull": pull}, upload
 
 
+@dataclasses.dataclass(frozen=True)
+class LwF(Penalty):
+    """Learning without forgetting (Li, Hoiem, 2016) from the server's model at the start of the task.
+
+    weight T^2 KL(softmax(z* / T) || softmax(z / T)), the mean over the step's examples: z are the scores of the classes
+    that came before the task, z* those of the server's model as the task began. T^2 keeps the size of the gradient
+    (Hinton, Vinyals, Dean, 2015). Nothing in the first task, of which no class is known before. Contexts have `known`
+    (`tffcl.models.with_label_mask(network, growing=True)`).
+
+    Args:
+      weight: lambda.
+      temperature: T.
+
+    Raises:
+      InputError: the weight is negative or not finite, or the temperature not above 0.
+    """
+
+    weight: float
+    temperature: float = 2.0
+
+    def __post_init__(self) -> None:
+        _check(self.weight)
+        errors.check_above_zero("temperature", self.temperature)
+
+    def state_type(self, size: int) -> OrderedDict:
+        return OrderedDict(lwf_teacher=tff.TensorType(np.float32, [size])) if self.weight else OrderedDict()
+
+    def begin_task(self, kernels: tf.Tensor) -> Tensors:
+        return {"lwf_teacher": kernels} if self.weight else {}
+
+    def term(self, state: Tensors, shared: tf.Tensor, incoming: tf.Tensor) -> Term:
+        if not self.weight:
+            return lambda step: tf.constant(0.0)
+
+        def of_step(step: StepView) -> tf.Tensor:
+            known = step.context[KNOWN]
+            old, new = step.logits(base=state["lwf_teacher"]), step.logits()
+            log_old, log_new = (
+                tf.nn.log_softmax(tf.where(known, z / self.temperature, NEVER)) for z in (tf.stop_gradient(old), new)
+            )
+            each = tf.reduce_sum(tf.where(known, tf.exp(log_old) * (log_old - log_new), 0.0), axis=1)
+            return self.weight * self.temperature**2 * tf.reduce_mean(each)
+
+        return of_step
+
+
 def _check(weight: float, fisher_examples: int = 1) -> None:
     if not (weight >= 0 and math.isfinite(weight)):
         raise errors.InputError(f"weight: expected a number that is not negative, found {weight}")
@@ -286,6 +340,10 @@ class PenaltySet:
             changed.update(entries)
             uploads.append(tf.reshape(upload, [-1]))
         return changed, tf.concat(uploads, 0)
+
+    def begin_task(self, kernels: tf.Tensor) -> Tensors:
+        """Entries that a task's start sets, given the server's kernels."""
+        return {name: value for penalty in self._penalties for name, value in penalty.begin_task(kernels).items()}
 
     def end_task(self, state: Tensors, kernels: tf.Tensor, fisher: Measure) -> Tensors:
         """Entries that the task's end changes; those of a penalty that are not all finite stay as they are."""

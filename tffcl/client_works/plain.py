@@ -157,7 +157,7 @@ class PlainWork(NetworkWork):
         local = self.network.initial_local(key)
         if self.keep_local:
             local = tf.where(begun["task"] == 0, local, state["local"])
-        return dict(state, **begun, local=local)
+        return dict(state, **begun, local=local, **self.penalties.begin_task(self.penalties.kernels(shared)))
 
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
         past = tf.concat([state["past_local"], state["local"][None]], 0)

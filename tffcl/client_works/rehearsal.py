@@ -40,6 +40,7 @@ class RehearsalModel:
       initial: its first weights, float32 `[classifier.weights.size]`, those of pre-training for example; None to
         draw them.
       memory_encoder: encodes the client's memories in the place of `encoder`: an ablation ("noise").
+      growing: one head grows, see `tffcl.models.network.label_mask_type`.
       label_mask: contexts say which labels may occur in a task, and only these compete, in training with those that
         are remembered (see `tffcl.models.network.competing`): for tasks that differ in their labels.
 
@@ -52,6 +53,7 @@ class RehearsalModel:
     initial: np.ndarray | None = None
     memory_encoder: FrozenEncoder | None = None
     label_mask: bool = False
+    growing: bool = False
 
     def __post_init__(self) -> None:
         size = self.encoder.encoder.embedding_size
@@ -130,7 +132,7 @@ class RehearsalWork(LocalWork):
         self.train_reads = tuple(self.state_type)
         self.train_writes = ("schedule", "offered", *self.penalties.changes_in_round)
         self.evaluate_type = OrderedDict(task=self.state_type["task"])
-        mask = label_mask_type(self._classifier.classes) if self.model.label_mask else {}
+        mask = label_mask_type(self._classifier.classes, self.model.growing) if self.model.label_mask else {}
         self.context_type = OrderedDict(self._encoder.context_type, **mask)
         label = tff.TensorType(np.int32, [None])
         self.example_type = OrderedDict(self._encoder.example_type, label=label)
@@ -150,7 +152,7 @@ class RehearsalWork(LocalWork):
         return {**self.initial_state(key), "run_task": tf.constant(-1)}
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
-        return dict(state, **self.next_task(state), offered=tf.constant(0))
+        return dict(state, **self.next_task(state), offered=tf.constant(0), **self.penalties.begin_task(shared))
 
     def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         prepared = {"stats": self.model.encoder.encode(context, examples), "label": examples["label"]}

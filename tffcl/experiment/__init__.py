@@ -15,7 +15,17 @@ from tffcl.algorithms.method import Method
 from tffcl.client_works.options import LocalTraining
 from tffcl.errors import InputError
 from tffcl.experiment import loading
-from tffcl.experiment.groups import SCENARIO_SUPPLIED, SCENARIOS, Data, Output, Privacy, Runtime, Stream, defaults_of
+from tffcl.experiment.groups import (
+    GROWING,
+    SCENARIO_SUPPLIED,
+    SCENARIOS,
+    Data,
+    Output,
+    Privacy,
+    Runtime,
+    Stream,
+    defaults_of,
+)
 from tffcl.models.registry import NetworkPart, network_of
 from tffcl.options import Field, OptionError, checked, fields_of, flat, options_of, to_toml
 from tffcl.program.results import Settings
@@ -127,6 +137,12 @@ class Experiment:
             raise OptionError(
                 "dp_base_clip", f"{self.method.name} has no updates of several clients that could be summed"
             )
+        if self.scenario in GROWING:
+            self._check_growing()
+        elif self.method.growing:
+            raise OptionError(
+                "scenario", f"{self.method.name} is for one growing head: {' or '.join(GROWING)}; found {self.scenario}"
+            )
         if self.scenario == "domains" and isinstance(self.data, str):
             loading.check_domains(self.data, self.domains)
         for name in ("text_column", "label_column"):
@@ -136,6 +152,23 @@ class Experiment:
                 raise OptionError(name, f"is for a table of your own, found {self.data_name or 'no data'}")
         if self.scenario != "domains" and self.data in loading.PAIRS:
             raise OptionError("scenario", f"{self.data} are domains of images, found {self.scenario}; take domains")
+
+    def _check_growing(self) -> None:
+        """Raises OptionError for what cannot go with one head over all classes seen."""
+        if self.kind == "binary":
+            raise OptionError("scenario", f"{self.scenario} has classes, and here a density is learned, without any")
+        if self.method.by_task:
+            raise OptionError(
+                "scenario",
+                f"{self.method.name} keeps parameters for each task and has to know the task at test, which nobody "
+                f"knows in {self.scenario}; take fedavg, lwf, er, afcl, or --scenario non-iid",
+            )
+        if self.client_dir is not None:
+            raise OptionError(
+                "client_dir",
+                f"past tasks are scored under the newest classes in {self.scenario}, and files at clients hold those "
+                "of their time; leave --client-dir out",
+            )
 
     @property
     def data_name(self) -> str:

@@ -48,6 +48,19 @@ def build_encoder(plan: Any) -> models.Encoder:
     return models.ImageEncoder(shape[:2], filters=chosen.filters, max_value=max_value, **sizes)
 
 
+def plain_encoder(plan: Any) -> models.FrozenEncoder:
+    """What an encoder of images, columns or texts gets, as it is: a layer that hands on the mean of word vectors."""
+    size = plan.input_shape[0]
+    if plan.kind == "image":
+        return models.FrozenEncoder(
+            models.IdentityEncoder(plan.input_shape[:2], plan.dataset.max_value), np.zeros(0, np.float32)
+        )
+    kind = models.TextEncoder if plan.kind == "text" else models.VectorEncoder
+    encoder = kind(size, variational=False, embedding_size=size, hidden=())
+    parts = {name: tf.eye(size) if len(shape) > 1 else tf.zeros(shape) for name, shape in encoder.weights.parts}
+    return models.FrozenEncoder(encoder, encoder.weights.join(parts).numpy())
+
+
 def build_classifier(plan: Any, encoder: models.Encoder) -> models.MLP:
     """The classifier of what the encoder gives."""
     return models.MLP(encoder.embedding_size, plan.num_classes, plan.group(EncoderConfig).hidden)
@@ -57,7 +70,7 @@ def build_network(plan: Any) -> models.EmbeddingClassifier:
     """Both in one network: what is pre-trained, and what the end-to-end methods train throughout."""
     encoder = build_encoder(plan)
     network = models.EmbeddingClassifier(encoder, build_classifier(plan, encoder), plan.group(EncoderConfig).beta)
-    return with_label_mask(network) if plan.label_mask else network
+    return with_label_mask(network, plan.growing) if plan.label_mask else network
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,7 +133,9 @@ def kept_model(plan: Any, noise: bool, folder: pathlib.Path, first: bool = True)
 
 def _model(plan: Any, frozen: models.FrozenEncoder, first: Optional[np.ndarray], noise: bool) -> RehearsalModel:
     drawn = _never_trained(plan, frozen.encoder) if noise else None
-    return RehearsalModel(frozen, build_classifier(plan, frozen.encoder), first, drawn, label_mask=plan.label_mask)
+    return RehearsalModel(
+        frozen, build_classifier(plan, frozen.encoder), first, drawn, label_mask=plan.label_mask, growing=plan.growing
+    )
 
 
 def _never_trained(plan: Any, encoder: models.Encoder) -> models.FrozenEncoder:

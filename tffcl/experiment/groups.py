@@ -22,10 +22,16 @@ if TYPE_CHECKING:
 
 
 SEED_LIMIT = 2**32 - 1  # what gensim and numpy take
-SCENARIOS = Registry("scenario", "tffcl.scenarios", dict.fromkeys(("non-iid", "sequence", "mixed", "domains")))
+GROWING = ("class-incremental", "data-incremental")  # one head over all classes seen, and no task label at test
+SCENARIOS = Registry(
+    "scenario", "tffcl.scenarios", dict.fromkeys(("non-iid", "sequence", "mixed", "domains", *GROWING))
+)
 # Parameters of a scenario of the user's that the run fills in; it returns a `tffcl.streams.TaskStream`.
 SCENARIO_SUPPLIED = ("train_labels", "test_labels", "num_clients", "num_tasks", "seed", "label_names")
-_BY_LABEL = ("non-iid", "sequence", "mixed")  # scenarios in which tasks differ in their labels
+_BY_LABEL = ("non-iid", "sequence", "mixed", "class-incremental")  # scenarios in which tasks differ in their labels
+_OF_LABELS = (*_BY_LABEL, "data-incremental")
+PARTITIONS = ("equal", "dirichlet", "shards", "quantity")  # `tffcl.streams.PARTITIONS`
+_SKEWS = {"equal": "", "dirichlet": "+dirichlet{:g}", "shards": "+shards", "quantity": "+quantity{:g}"}
 DOMAINS = ("rotations", "permutations", "mild", "classes")
 ENROLLMENTS = ("full", "decreasing", "increasing", "scattered")
 Assigned = tuple[tuple[tuple[str, ...], ...], ...]  # [client][task][label]
@@ -95,24 +101,36 @@ class Stream(Options):
     scenario: str = option(
         "non-iid", "What a task is: a few labels, drawn for each task (non-iid), without repetition at a client "
         "(sequence), or from one of the sets of --data NAME+NAME, drawn too (mixed); or all labels in another domain "
-        "(domains); or a scenario of one's own, my_file.py:NAME.",
-        metavar="non-iid|sequence|mixed|domains|FILE:NAME", sparse=True,
+        "(domains); with one growing head and no task label at test: new classes, the same for all clients "
+        "(class-incremental), or new rows of all classes (data-incremental); or a scenario of one's own, "
+        "my_file.py:NAME.",
+        metavar="non-iid|sequence|mixed|domains|class-incremental|data-incremental|FILE:NAME", sparse=True,
     )  # fmt: skip
     num_clients: int = option(3, "Clients.", least=1)
     num_tasks: int = option(5, "Tasks of each client.", least=1)
     labels_per_task: int = option(4, "Labels of each task.", least=1, only=_BY_LABEL)
     max_test_documents: Optional[int] = option(
         None, "Most test examples of each task; none for all with its labels.", least=1, sparse=True,
-        only=_BY_LABEL, advanced=True,
+        only=_OF_LABELS, advanced=True,
     )  # fmt: skip
     max_train_documents: Optional[int] = option(
         None, "Most training examples of each task, and validation ones in proportion; none for all that it gets.",
-        least=1, sparse=True, only=_BY_LABEL, advanced=True,
+        least=1, sparse=True, only=_OF_LABELS, advanced=True,
     )  # fmt: skip
     validation_share: Optional[float] = option(
         None, "Share of a task's examples that is held out of training; none for the scenario's own: an eighth, a "
         "sixth in a sequence, nothing of domains.", least=0, below=1, sparse=True,
-        only=(*_BY_LABEL, "domains"), advanced=True,
+        only=(*_OF_LABELS, "domains"), advanced=True,
+    )  # fmt: skip
+    partition: str = option(
+        "equal", "How the rows of a task are divided over clients: in equal parts, by shares of each class from a "
+        "Dirichlet distribution, two shards of sorted rows each, or by shares of all classes alike (quantity).",
+        choices=PARTITIONS, only=GROWING,
+        mark=lambda stream: _SKEWS[stream.partition].format(stream.alpha),
+    )  # fmt: skip
+    alpha: float = option(
+        0.5, "Of the Dirichlet distribution of --partition dirichlet and quantity: near 0, one client has nearly all.",
+        above=0, only=GROWING,
     )  # fmt: skip
     same_order: bool = option(False, "All clients learn the same labels in the same order.", only=("sequence",))
     overlap: float = option(
@@ -132,9 +150,15 @@ class Stream(Options):
     test_examples: Optional[int] = option(
         None, "Test examples of a task, all clients together; none for all.", least=1, only=("domains",)
     )
+    train_classes: str = option(
+        "seen", "Which classes compete in training: all that were seen so far, or those of the task (and of what a "
+        "client remembers), so that nothing pushes past classes down; at test all that were seen.",
+        choices=("seen", "own"), only=GROWING, sparse=True,
+        mark=lambda stream: "+own-classes" if stream.train_classes == "own" else "+seen-classes",
+    )  # fmt: skip
     enrollment: str = option(
         "full", "Who is there when; a file has a line for each client with a cell for each task: x not yet, * active, "
-        "o no longer.", metavar=f"{'|'.join(ENROLLMENTS)}|FILE", sparse=True,
+        "- away, o no longer.", metavar=f"{'|'.join(ENROLLMENTS)}|FILE", sparse=True,
         mark=lambda stream: f"+{_stem(stream.enrollment)}" if stream.enrollment != "full" else "",
     )  # fmt: skip
     split_seed: int = option(42, "Of the making of tasks.", least=0, most=SEED_LIMIT)
@@ -344,6 +368,8 @@ def defaults_of(method: Method, kind: str, data: str) -> dict[str, Any]:
         # No domains of texts or tables: tasks differ in their labels.
         chosen.update({name: _SCHEDULES[kind][""][name] for name in ("scenario", "num_tasks", "labels_per_task")})
         chosen.update(_SCHEDULES[kind].get(data, {}))
+    if method.defaults.get("scenario") == "class-incremental" and kind != "image":
+        chosen.update(num_tasks=3, labels_per_task=2 if kind == "text" else 1)  # of the fewest classes that ship
     if method.selection is not None:
         chosen["selection"] = method.selection
     return {**chosen, **method.defaults, **dict(method.defaults_on(data))}

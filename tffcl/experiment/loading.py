@@ -20,7 +20,7 @@ from tffcl import datasets, storage, streams
 from tffcl.algorithms.method import DENSITY, LABELS, Method
 from tffcl.datasets import raw_files
 from tffcl.errors import DatasetError, InputError, StreamError
-from tffcl.experiment.groups import ENROLLMENTS, SCENARIOS
+from tffcl.experiment.groups import ENROLLMENTS, GROWING, SCENARIOS
 from tffcl.models.registry import network_of
 from tffcl.options import OptionError, options_of
 from tffcl.parts import Registry, users_code
@@ -340,7 +340,9 @@ def checksum(arrays: Iterable[Any]) -> str:
 def stream_of(
     experiment: Experiment, dataset: Any, num_clients: int, enrollment: streams.Enrollment
 ) -> streams.TaskStream:
-    """Who has which rows of a data set (`Domains`, or one with labels) in which task; enrollment matters to domains.
+    """Who has which rows of a data set (`Domains`, or one with labels) in which task.
+
+    The enrollment matters to domains and to one growing head.
 
     Raises:
       StreamError: the labels or examples do not allow what is asked for.
@@ -375,6 +377,8 @@ def stream_of(
         if stream.excluded_labels:
             names = ", ".join(dataset.label_names[label] for label in stream.excluded_labels)
             logger.info("data: too few documents, or none to test with, for the labels %s; no task has them", names)
+    elif experiment.scenario in GROWING:
+        stream = _growing(experiment, dataset, labels, num_clients, enrollment)
     else:
         stream = _sequence(experiment, dataset, labels, num_clients)
     if experiment.max_train_documents is not None:
@@ -382,7 +386,9 @@ def stream_of(
             stream, dataset.train_labels, experiment.max_train_documents, experiment.split_seed
         )
     if experiment.max_test_documents is not None:
-        stream = streams.fewer_tests(stream, experiment.max_test_documents, experiment.split_seed)
+        stream = streams.fewer_tests(
+            stream, experiment.max_test_documents, experiment.split_seed, shared=experiment.scenario in GROWING
+        )
     return stream
 
 
@@ -442,6 +448,28 @@ def _sequence(experiment: Experiment, dataset: Any, labels: Sequence[Any], num_c
         )
     for client, tasks in enumerate(task_names(stream, dataset.label_names)[:_MOST_CLIENTS]):
         logger.info("tasks of client %d: %s", client + 1, ", ".join(tasks))
+    return stream
+
+
+def _growing(
+    experiment: Experiment, dataset: Any, labels: Sequence[Any], num_clients: int, enrollment: streams.Enrollment
+) -> streams.TaskStream:
+    """A stream of one growing head; logs how many examples of each class each client has."""
+    common: dict[str, Any] = {
+        "num_clients": num_clients, "num_tasks": experiment.num_tasks, "partition": experiment.partition,
+        "alpha": experiment.alpha, "enrollment": enrollment if enrollment.num_clients == num_clients else None,
+        "seed": experiment.split_seed, "label_names": dataset.label_names, **_held_out(experiment),
+    }  # fmt: skip
+    if experiment.scenario == "data-incremental":
+        return streams.data_incremental(*labels, **common)
+    stream = streams.class_incremental(
+        *labels, labels_per_task=experiment.labels_per_task, order_seed=experiment.seed, **common
+    )
+    logger.info("tasks: %s", "; ".join(task_names(stream, dataset.label_names)[0]))
+    counts = streams.class_counts(stream, labels[0], len(dataset.label_names))
+    for client, row in enumerate(counts[:_MOST_CLIENTS].tolist()):
+        shown = ", ".join(f"{dataset.label_names[label]} {count}" for label, count in enumerate(row) if count)
+        logger.info("examples of client %d: %s", client + 1, shown or "none")
     return stream
 
 

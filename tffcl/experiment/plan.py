@@ -15,14 +15,14 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tffcl import datasets, errors, program, runtime, storage, streams, transfers
+from tffcl import datasets, errors, metrics, program, runtime, storage, streams, transfers
 from tffcl.aggregators import ClientPrivacy
 from tffcl.algorithms.fed_avg import Importance
 from tffcl.client_works import RehearsalModel
 from tffcl.client_works.options import LocalTraining
 from tffcl.experiment import Experiment, densities, frozen, loading, record
-from tffcl.experiment.groups import Runtime
-from tffcl.models import EmbeddingClassifier, MADENetwork, Network
+from tffcl.experiment.groups import GROWING, Runtime
+from tffcl.models import EmbeddingClassifier, FrozenEncoder, MADENetwork, Network, Whole
 from tffcl.models.network import with_label_mask
 from tffcl.options import OptionError
 from tffcl.program import cohorts
@@ -114,7 +114,12 @@ class Plan:
     def one_head(self) -> bool:
         """Whether labels are the data set's, with one head over all of them."""
         by_label = self.kind != "binary" and self.method.by_label(self)
-        return by_label or self.method.pool != "none" or self.experiment.scenario == "domains"
+        return by_label or self.method.pool != "none" or self.growing or self.experiment.scenario == "domains"
+
+    @property
+    def growing(self) -> bool:
+        """Whether one head grows with the classes seen, and no task label is known at test."""
+        return self.experiment.scenario in GROWING
 
     @property
     def num_classes(self) -> int:
@@ -164,9 +169,13 @@ class Plan:
                 every = stream.num_tasks * max(len(task.train) for tasks in stream.tasks for task in tasks)
                 return program.ReplayedDomainData(data, stream, every, self.split_seed, **form)
             return program.DomainClientData(data, stream, **form)
-        pooled = loading.pooled(stream, pool)
+        growing = {"growing": self.growing, "own_classes": self.growing and self.train_classes == "own"}
+        if pool == "memory":
+            pooled = streams.with_memory(stream, data.train_labels, self.method.remembered(self), self.split_seed)
+        else:
+            pooled = loading.pooled(stream, pool)
         if self.kind == "text":
-            return program.TextClientData(data, pooled, self.one_head)
+            return program.TextClientData(data, pooled, self.one_head, **growing)
         if self.kind == "binary":
             return program.DensityClientData(data, pooled)
         if self.kind == "vector":
@@ -183,6 +192,7 @@ class Plan:
             num_labels=len(data.label_names),
             entry="x" if self.method.own_network else "features",
             one_head=self.one_head,
+            **growing,
         )
 
     @property
@@ -235,7 +245,9 @@ class Plan:
             raise errors.InputError(f"network: {self.method.name} has a network of its own")
         places = self.transfer.num_foreign(self.data.num_clients) if num_foreign is None else num_foreign
         network = self.experiment.network.build(self, places)
-        return with_label_mask(network) if self.label_mask else network
+        if self.growing:
+            network = Whole(network)
+        return with_label_mask(network, self.growing) if self.label_mask else network
 
     @property
     def privacy(self) -> Optional[ClientPrivacy]:
@@ -263,6 +275,10 @@ class Plan:
         self.frozen = frozen.freeze(self, pretrained, noise, self.folder)
         self.recorded["encoder_checksum"] = self.frozen.checksum
         return self.frozen.model
+
+    def plain_encoder(self) -> FrozenEncoder:
+        """Examples as they are: pixels in [0, 1], columns, or the mean of a document's word vectors."""
+        return frozen.plain_encoder(self)
 
     def embedding_classifier(self) -> EmbeddingClassifier:
         """FIL-VER's encoder and classifier as one network, to be trained end to end."""
@@ -351,6 +367,7 @@ class Plan:
         config = self.experiment.config()
         reporters = default_reporters(self.folder, config, progress=progress, track=self.experiment.track)
         comes_and_goes = self.experiment.scenario == "domains" and self.method.pool != "all"
+        enrollment = self.participation() if self.growing else self.enrollment if comes_and_goes else None
         with self.open_runtime():
             process = (build or self.method.process)(self)
             quiet.collect_as_usual()
@@ -367,7 +384,7 @@ class Plan:
                 resume=self.resume,
                 reporters=reporters,
                 config=self.config(),
-                enrollment=self.enrollment if comes_and_goes else None,
+                enrollment=enrollment,
                 privacy=self.privacy,
                 client_files=self.client_files(),
                 on_start=functools.partial(self._on_start, process),
@@ -375,6 +392,24 @@ class Plan:
                 keep=self.keep,
                 begin=begin,
             )
+
+    def participation(self) -> Optional[streams.Enrollment]:
+        """With one growing head: who has examples to train on when; None for all in all tasks, and without clients."""
+        if self.method.pool in ("clients", "all"):
+            return None
+        found = streams.participation(
+            self.data.stream if self.experiment.evaluate_on == "test" else self.data.data.stream
+        )
+        for client, row in enumerate(found.table()):
+            if "*" not in row:
+                logger.warning(
+                    "data: client %d has no examples at all; more --alpha or fewer clients give it some", client + 1
+                )
+            elif set(row) != {"*"}:
+                logger.info(
+                    "data: client %d has no examples in some tasks and takes no part there: %s", client + 1, row
+                )
+        return None if found.name == "full" else found
 
     def _begin(self, process: ContinualProcess) -> Any:
         """State and events to begin with, where that is not a process that has learned nothing."""
@@ -391,25 +426,38 @@ class Plan:
             self.frozen.write(folder)
         record.write(self, process, folder)
 
-    def _finish(self, process: ContinualProcess, state: RunState, folder: Optional[pathlib.Path]) -> dict[str, Any]:
+    def _finish(
+        self, process: ContinualProcess, state: RunState, folder: Optional[pathlib.Path], results: Results
+    ) -> dict[str, Any]:
         """Figures of `results.json` that the driver does not have.
 
         memory: see `frozen.memory_of`; pretraining_accuracy: on task 1, before the run; others: see
-        `_of_original_tasks`, `densities.finish` and, in the scenario `mixed`, `transfers.selection_shares`.
+        `_of_original_tasks`, `densities.finish`, with one growing head `tffcl.metrics.incremental_figures` (under
+        `incremental`) and, in the scenario `mixed`, `transfers.selection_shares`.
         """
         more: dict[str, Any] = {}
         if self.method.schedule == "fil-ver" and self.method.own_network:
             more["memory"] = frozen.memory_of(self, state)
             if self.frozen is not None and self.frozen.trained:
                 more["pretraining_accuracy"] = self.frozen.accuracy
+        by_task = results.scores_by_task
         if self.method.pool in ("clients", "all") and len(state.store):
             more.update(self._of_original_tasks(process, state))
+            by_task = np.array(more.get("accuracy_by_task"), float)
+        if self.growing:
+            more["incremental"] = metrics.incremental_figures(by_task, *self._examples_by_task())
         if self.experiment.scenario == "mixed" and process.num_foreign:
             named = self.stream.named_labels(self.dataset.label_names)
             more.update(transfers.selection_shares(named, state.base.entries, state.selections))
         if isinstance(getattr(process.work, "network", None), MADENetwork) and len(state.store):
             more.update(densities.finish(self, process, state, folder))
         return more
+
+    def _examples_by_task(self) -> tuple[np.ndarray, np.ndarray]:
+        """Test examples of each task, int [T], and training examples of each client and task, int [C, T]."""
+        tasks = self.stream.tasks
+        tests = [max(len(own[number].test) for own in tasks) for number in range(self.stream.num_tasks)]
+        return np.array(tests), np.array([[len(task.train) for task in own] for own in tasks])
 
     def _of_original_tasks(self, process: ContinualProcess, state: RunState) -> dict[str, Any]:
         """Scores of pooled models on each of the tasks that were pooled.
@@ -418,12 +466,19 @@ class Plan:
         nll_of_tasks, average_nll_of_tasks: of a density, [C][T] and its mean.
         """
         data = self.client_data(self.stream)
+        tasks = [[(client, task) for task in range(data.num_tasks)] for client in range(data.num_clients)]
+        newest = None
+        if self.growing:  # of each task the first client that has its test set
+            having = [next(c for c in range(data.num_clients) if len(self.stream.task(c, t).test)) for _, t in tasks[0]]
+            tasks, newest = [list(zip(having, range(data.num_tasks)))], data.task(0, data.num_tasks - 1)
         sums = [
             [
-                cohorts.test_of(process, state, min(client, len(state.store) - 1), 0, data.task(client, task))
-                for task in range(data.num_tasks)
+                cohorts.test_of(
+                    process, state, min(client, len(state.store) - 1), 0, data.task(client, task), newest=newest
+                )
+                for client, task in row
             ]
-            for client in range(data.num_clients)
+            for row in tasks
         ]
         if cohorts.scores_are(process) == "nll":
             nll = [[float(np.mean(of_task["losses"])) for of_task in tasks] for tasks in sums]

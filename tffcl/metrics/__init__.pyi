@@ -15,6 +15,7 @@ from .scores import base_task_nll as base_task_nll
 from .scores import dense_bytes as dense_bytes
 from .scores import forgetting as forgetting
 from .scores import forward_transfer as forward_transfer
+from .scores import incremental_figures as incremental_figures
 from .scores import learning_accuracy as learning_accuracy
 from .scores import mean_of_known as mean_of_known
 from .scores import mean_score as mean_score

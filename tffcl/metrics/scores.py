@@ -256,6 +256,48 @@ def forward_transfer(scores: ArrayLike, baseline: ArrayLike | None, *, higher_is
     return change if higher_is_better else -change
 
 
+def incremental_figures(
+    accuracy_by_task: ArrayLike, test_examples: ArrayLike, train_examples: ArrayLike
+) -> dict[str, Any]:
+    """Figures of one growing head, whose model is the same for all clients.
+
+    Args:
+      accuracy_by_task: float [T, T], entry [t, i] of the test set of task i after task t; or [1, T] of a model that has
+        learned all tasks at once.
+      test_examples: int [T], n_i.
+      train_examples: int [C, T], m_ci.
+
+    Returns:
+      `seen_accuracy`: A_t after each task, the share of all test examples of the tasks so far that are right:
+      sum_{i <= t} n_i a[t, i] / sum_{i <= t} n_i (Rebuffi et al.: iCaRL, 2017); only the last for a [1, T].
+      `average_incremental_accuracy`: the mean of A_t (the same paper); `last_accuracy`: A_T.
+      `forgetting`: see `forgetting`, tasks counted alike. `plasticity`: the mean of a[i, i]. Both NaN for a [1, T], as
+      is the mean of A_t. `worst_client_accuracy`: the least, over clients, of sum_i m_ci a[T, i] / sum_i m_ci: accuracy
+      at the end on the tasks as a client had them.
+
+    >>> figures = incremental_figures([[0.9, None], [0.3, 0.8]], [100, 300], [[10, 0], [5, 5]])
+    >>> [round(each, 3) for each in figures["seen_accuracy"]], round(figures["average_incremental_accuracy"], 4)
+    ([0.9, 0.675], 0.7875)
+    >>> {name: round(figures[name], 2) for name in ("forgetting", "plasticity", "worst_client_accuracy")}
+    {'forgetting': 0.6, 'plasticity': 0.85, 'worst_client_accuracy': 0.3}
+    """
+    accuracy = np.array(accuracy_by_task, np.float64)
+    counts, owned = np.asarray(test_examples, np.float64), np.asarray(train_examples, np.float64)
+    rows, num_tasks = accuracy.shape
+    ends = range(num_tasks - rows + 1, num_tasks + 1)  # tasks seen after each row
+    seen = [float(row[:end] @ counts[:end] / counts[:end].sum()) for row, end in zip(accuracy, ends)]
+    held = owned[owned.sum(axis=1) > 0]
+    whole = rows == num_tasks
+    return {
+        "seen_accuracy": seen,
+        "average_incremental_accuracy": float(np.mean(seen)) if whole else float("nan"),
+        "last_accuracy": seen[-1],
+        "forgetting": forgetting(accuracy) if whole else float("nan"),
+        "plasticity": float(np.mean(np.diagonal(accuracy))) if whole else float("nan"),
+        "worst_client_accuracy": float((held @ accuracy[-1] / held.sum(axis=1)).min()),
+    }
+
+
 def dense_bytes(num_values: int) -> int:
     """Bytes of `num_values` float32 values sent one after the other.
 

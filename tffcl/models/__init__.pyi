@@ -13,6 +13,7 @@ from .made import MADENetwork as MADENetwork
 from .made_distribution import MADE as MADE
 from .network import Classifier as Classifier
 from .network import Network as Network
+from .network import Whole as Whole
 from .network import with_label_mask as with_label_mask
 from .registry import MADEConfig as MADEConfig
 from .registry import TextCNNConfig as TextCNNConfig

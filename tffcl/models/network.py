@@ -7,6 +7,7 @@ head) belong to one client and one task. Both travel as one flat float32 vector 
 from __future__ import annotations
 
 import abc
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TypeVar
@@ -18,6 +19,7 @@ import tensorflow_federated as tff
 from tffcl.layers.kernels import KernelLayout, VectorLayout, glorot_limit
 
 Tensors = Mapping[str, tf.Tensor]
+logger = logging.getLogger(__name__)
 
 
 class Network(abc.ABC):
@@ -102,7 +104,8 @@ class Network(abc.ABC):
 
 AnyNetwork = TypeVar("AnyNetwork", bound=Network)
 CLASSES = "classes"  # entry of a context: bool `[L]`, the labels that may occur
-_NEVER = -1e9  # exp(_NEVER - any score) is 0 in float32, and its cross-entropy is still finite
+KNOWN = "known"  # entry of a context of one growing head: bool `[L]`, those that came before this task
+NEVER = -1e9  # exp(NEVER - any score) is 0 in float32, and its cross-entropy is still finite
 
 
 def competing(logits: tf.Tensor, context: Tensors) -> tf.Tensor:
@@ -115,18 +118,18 @@ def competing(logits: tf.Tensor, context: Tensors) -> tf.Tensor:
       logits: float32 `[N, L]`.
       context: with `classes`, bool `[L]`; without, all labels compete.
     """
-    return tf.where(context[CLASSES], logits, _NEVER) if CLASSES in context else logits
+    return tf.where(context[CLASSES], logits, NEVER) if CLASSES in context else logits
 
 
-def with_label_mask(network: AnyNetwork) -> AnyNetwork:
+def with_label_mask(network: AnyNetwork, growing: bool = False) -> AnyNetwork:
     """The classifier, whose contexts from now on say which labels compete (see `competing`)."""
-    network.context_type = OrderedDict(network.context_type, **label_mask_type(network.max_classes))
+    network.context_type = OrderedDict(network.context_type, **label_mask_type(network.max_classes, growing))
     return network
 
 
-def label_mask_type(size: int | None) -> OrderedDict:
-    """The entry of a context that says which of `size` labels compete."""
-    return OrderedDict([(CLASSES, tff.TensorType(np.bool_, [size]))])
+def label_mask_type(size: int | None, growing: bool = False) -> OrderedDict:
+    """Entries of a context: which of `size` labels compete; with a `growing` head also which came before the task."""
+    return OrderedDict((name, tff.TensorType(np.bool_, [size])) for name in (CLASSES, KNOWN)[: 1 + growing])
 
 
 def occurring(labels: tf.Tensor, size: int) -> tf.Tensor:
@@ -163,6 +166,49 @@ class Classifier(Network):
         """Cross-entropy of each example in nats."""
         logits = competing(self.logits(kernels, local, attention, context, examples, dropout_key), context)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], logits)
+
+
+class Whole(Classifier):
+    """A classifier of which everything that is trained is shared: biases and the head stand among the kernels.
+
+    Attributes (and those of `Network`):
+      inner: the classifier as it was.
+    """
+
+    def __init__(self, inner: Classifier):
+        self.inner, self.max_classes, self.num_foreign = inner, inner.max_classes, inner.num_foreign
+        self.kernels = KernelLayout((*inner.kernels.parts, *inner.local.parts))
+        self.local = VectorLayout(())
+        self.context_type, self.example_type = inner.context_type, inner.example_type
+        self.prepared_type = inner.prepared_type
+        logger.info(
+            "one head for all: %s trained weights are shared, biases and the head too", f"{self.kernels.size:,}"
+        )
+
+    def parts(self, kernels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Kernels and local parameters of `inner`, of float32 `[kernels.size]`; numpy for numpy."""
+        return kernels[: self.inner.kernels.size], kernels[self.inner.kernels.size :]
+
+    def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
+        local = self.inner.initial_local(tf.random.experimental.stateless_fold_in(key, 1))
+        return tf.concat([self.inner.initial_kernels(key), local], 0)
+
+    def prepare(self, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
+        return self.inner.prepare(foreign, context, examples)
+
+    def batch(self, examples: Tensors, rows: tf.Tensor) -> Tensors:
+        return self.inner.batch(examples, rows)
+
+    def logits(
+        self,
+        kernels: tf.Tensor,
+        local: tf.Tensor,
+        attention: tf.Tensor,
+        context: Tensors,
+        examples: Tensors,
+        dropout_key: tf.Tensor | None,
+    ) -> tf.Tensor:
+        return self.inner.logits(*self.parts(kernels), attention, context, examples, dropout_key)
 
 
 class Masks:

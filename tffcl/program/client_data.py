@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 from tffcl.datasets import BinaryVectors, Domains, EncodedTextDataset, RaggedTokens
 from tffcl.errors import InputError
 from tffcl.models import ABSENT
-from tffcl.streams import Task, TaskStream
+from tffcl.streams import Task, TaskStream, seen_classes
 
 SPLITS = ("train", "validation", "test")
 
@@ -124,6 +125,11 @@ class EvaluatedOnValidation:
         """T."""
         return self.data.num_tasks
 
+    @property
+    def growing(self) -> bool:
+        """Whether one head grows."""
+        return getattr(self.data, "growing", False)
+
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task."""
         own = self.tasks.task(client, task)
@@ -181,22 +187,36 @@ class _LabelledData(_StreamData):
     """Examples with labels: numbered within the task, or with one head those of the data set.
 
     With one head the contexts have `classes`: the labels that training and test examples may have, which alone
-    compete (`tffcl.models.network.competing`).
+    compete (`tffcl.models.network.competing`). Where it is `growing` these are all labels of the tasks so far, at all
+    clients, and `known` are those of the tasks before; past tasks are scored under the newest `classes`. With
+    `own_classes` those of a client's training examples alone compete in training.
     """
 
     num_labels: Optional[int]
     one_head: bool
+    growing: bool
+    own_classes: bool
 
     def _labelled(self, made: ClientTask, part: Task) -> ClientTask:
         if not self.one_head:
             return dataclasses.replace(made, num_classes=len(part.labels), labels=part.labels)
         every = np.arange(self.num_labels or 0)
+        train, test = part.labels, part.test_labels
+        known: dict[str, np.ndarray] = {}
+        if self.growing:
+            seen = self._seen
+            train, test = train if self.own_classes else seen[part.task], seen[part.task]
+            known = {"known": np.isin(every, seen[part.task - 1] if part.task else ())}
         return dataclasses.replace(
             made,
-            context={**made.context, "classes": np.isin(every, part.labels)},
-            test_context={**made.test_context, "classes": np.isin(every, part.test_labels)},
+            context={**made.context, "classes": np.isin(every, train), **known},
+            test_context={**made.test_context, "classes": np.isin(every, test), **known},
             num_classes=self.num_labels,
         )
+
+    @functools.cached_property
+    def _seen(self) -> list[tuple[int, ...]]:
+        return seen_classes(self.stream)
 
     def _labels(self, labels: np.ndarray, part: Task) -> np.ndarray:
         """int32 [N]: labels of the data set as the task has them; -1 for one that it lacks."""
@@ -223,6 +243,7 @@ class ArrayData(_LabelledData):
       num_labels: L, labels of the data set; by default as many as occur.
       entry: what the network calls the examples.
       one_head: labels are the data set's, for a network `tffcl.models.with_label_mask`.
+      growing / own_classes: with one head, see `_LabelledData`.
     """
 
     stream: TaskStream
@@ -233,6 +254,8 @@ class ArrayData(_LabelledData):
     num_labels: Optional[int] = None
     entry: str = "features"
     one_head: bool = False
+    growing: bool = False
+    own_classes: bool = False
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):
@@ -279,11 +302,14 @@ class TextClientData(_LabelledData):
       dataset: the documents as rows of token ids.
       stream: which documents belong to which client and task.
       one_head: labels are the data set's, for a network `tffcl.models.with_label_mask`.
+      growing / own_classes: with one head, see `_LabelledData`.
     """
 
     dataset: EncodedTextDataset
     stream: TaskStream
     one_head: bool = False
+    growing: bool = False
+    own_classes: bool = False
 
     def __post_init__(self) -> None:
         data = self.dataset

@@ -19,6 +19,7 @@ from scipy import special
 
 from tffcl import runtime
 from tffcl.archive import Shelf
+from tffcl.models.network import CLASSES, KNOWN
 from tffcl.program.client_data import SPLITS, AnyTask, ClientTask, StoredTask, Tensors
 from tffcl.program.client_files import HandleProcess
 from tffcl.program.events import Event
@@ -185,9 +186,12 @@ def scores_are(process: ContinualProcess) -> str:
 
 
 def evaluate_tasks(
-    process: ContinualProcess, state: RunState, prepared: Sequence[Mapping[int, Prepared]]
+    process: ContinualProcess, state: RunState, prepared: Sequence[Mapping[int, Prepared]], growing: bool = False
 ) -> dict[str, Rows]:
     """Scores of every client on every task so far, in cohorts of (client, parameters of one task) pairs.
+
+    With one `growing` head, the server's model is scored, once on the test set of each task, and all clients have that
+    score; the classes that compete are those of the newest task, for past tasks as well.
 
     `prepared[task][client]` are of the clients enrolled in a task. One that has left is scored on its tasks all the
     same: this is measurement. A cohort of more than `MESSAGE_BYTES` bytes of states and examples goes in several calls.
@@ -207,10 +211,14 @@ def evaluate_tasks(
     pairs = [
         (client, number) for client, tasks in enumerate(own) for number, (_, task) in enumerate(tasks) if task.num_test
     ]
+    if growing:  # of each task the first client that has its test set
+        pairs = list({own[client][number][0]: (client, number) for client, number in reversed(pairs)}.values())
     data = [[own[client][number][1]] for client, number in pairs]
-    for (client, number), sums in zip(pairs, _evaluate(process, state, pairs, data)):
+    newest = prepared[-1] if growing else None
+    for (client, number), sums in zip(pairs, _evaluate(process, state, pairs, data, newest)):
         place, task = own[client][number]
-        scores[client][place] = _mean_score(sums, task.num_test)
+        for scored in range(len(own)) if growing else [client]:
+            scores[scored][place] = _mean_score(sums, task.num_test)
     return {scores_are(process): scores}
 
 
@@ -278,17 +286,34 @@ def _same_context(tasks: Sequence[Prepared]) -> list[list[int]]:
 
 
 def _evaluate(
-    process: ContinualProcess, state: RunState, pairs: Sequence[tuple[int, int]], data: Sequence[Sequence[Prepared]]
+    process: ContinualProcess,
+    state: RunState,
+    pairs: Sequence[tuple[int, int]],
+    data: Sequence[Sequence[Prepared]],
+    newest: Optional[Mapping[int, Prepared]] = None,
 ) -> list[Mapping[str, Any]]:
-    """What `evaluate` says of each (client, own number of the task whose parameters are taken) on tasks of `data`."""
+    """What `evaluate` says of each (client, own number of the task whose parameters are taken) on tasks of `data`.
+
+    The classes that compete are those of the `newest` task where it is given.
+    """
     sums: list[Mapping[str, Any]] = []
     if not pairs:
         return sums
+    mask = {} if newest is None else _label_mask(next(iter(newest.values())).test_data()["context"])
     view = num_bytes(process.task_view(state.store[pairs[0][0]], pairs[0][1]))
     for part in parts_below([view + sum(task.test_bytes for task in tasks) for tasks in data], MESSAGE_BYTES):
         views = [process.task_view(state.store[client], task) for client, task in pairs[part]]
-        sums += process.evaluate(state.server, views, [_test_data(tasks) for tasks in data[part]])
+        sums += process.evaluate(state.server, views, [_masked(_test_data(tasks), mask) for tasks in data[part]])
     return sums
+
+
+def _label_mask(context: Tensors) -> dict[str, np.ndarray]:
+    return {name: context[name] for name in (CLASSES, KNOWN) if name in context}
+
+
+def _masked(data: OrderedDict, mask: Mapping[str, np.ndarray]) -> OrderedDict:
+    """Test data under another label mask."""
+    return OrderedDict(data, context=OrderedDict(data["context"], **mask)) if mask else data
 
 
 def _test_data(tasks: Sequence[Prepared]) -> OrderedDict:
@@ -313,11 +338,21 @@ def _mean_score(sums: Mapping[str, Any], num_test: int) -> Optional[float]:
     return float(sums["correct"] if "correct" in sums else sums["loss"]) / num_test
 
 
-def test_of(process: ContinualProcess, state: RunState, client: int, task: int, data: ClientTask) -> Mapping[str, Any]:
+def test_of(
+    process: ContinualProcess,
+    state: RunState,
+    client: int,
+    task: int,
+    data: ClientTask,
+    *,
+    newest: Optional[ClientTask],
+) -> Mapping[str, Any]:
     """What `evaluate` says of a client's parameters of its own task number `task` on the test examples of any task.
 
-    No foreign knowledge takes part.
+    No foreign knowledge takes part. The classes that compete are those of the `newest` task where it is given.
     """
+    if newest is not None:
+        data = dataclasses.replace(data, test_context={**data.test_context, **_label_mask(newest.test_context)})
     nothing = NoTransfer().transfer_in(KnowledgeBase(process.knowledge_size), [[]], len(state.store))
     states = state.store.project([client], process.prepare.type_signature.parameter[1])
     raw = OrderedDict(context=data.test_context, examples=data.test)

@@ -32,7 +32,7 @@ from tffcl.transfers import Transfer
 logger = logging.getLogger(__name__)
 
 OnStart = Callable[[Optional[pathlib.Path]], None]
-Finish = Callable[[ContinualProcess, state_lib.RunState, Optional[pathlib.Path]], Mapping[str, Any]]
+Finish = Callable[[ContinualProcess, state_lib.RunState, Optional[pathlib.Path], Results], Mapping[str, Any]]
 
 Begin = tuple[state_lib.RunState, Sequence[Event]]
 
@@ -94,8 +94,8 @@ def run_program(
         memory of this program.
       on_start: called with the run directory's path (None in memory) once the directory is this run's own, before
         anything is learned.
-      finish: called with the process, the state at the end and the path; what it returns is added to the results. Of
-        clients whose states nobody here can read, the state has none.
+      finish: called with the process, the state at the end, the path and the results so far; what it returns is added
+        to the results. Of clients whose states nobody here can read, the state has none.
       keep: what stays of the checkpoints after the end: "last", one compact state, whose large arrays are rounded to 8
         significant bits; "all", the last two checkpoints as they are; "none". Until then the last two stay.
       begin: state and events at the end of another run, whose clients go on here with the task number `state.task`.
@@ -142,7 +142,7 @@ def run_program(
         history = run.to_the_end()
         results = results_of(history, cohorts.scores_are(process), full_config)
         if finish is not None:
-            results = dataclasses.replace(results, more=finish(process, run.last_state(), directory.path))
+            results = dataclasses.replace(results, more=finish(process, run.last_state(), directory.path, results))
         accounts = privacy_accounts(privacy, history, tasks.enrollment, process, transfer)
         results = dataclasses.replace(results, privacy=accounts)
         directory.finish(results.to_json(), run.state, keep)
@@ -348,7 +348,7 @@ class _Run:
         if not self.data.active(self.state.task):
             history = self.directory.history.events
             return cohorts.unchanged_scores(history, cohorts.scores_are(self.process), len(self.clients))
-        return cohorts.evaluate_tasks(self.process, self.state, self.prepared)
+        return cohorts.evaluate_tasks(self.process, self.state, self.prepared, self.data.growing)
 
     def _record(self, event: Event, training: Optional[events.Spent] = None) -> None:
         """A line of history, then a checkpoint that knows of it, then the reporters."""

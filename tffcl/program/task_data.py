@@ -204,6 +204,7 @@ class TaskData:
         self.num_clients, self.num_tasks = data.num_clients, data.num_tasks
         self.enrollment = enrollment or Enrollment.full(data.num_clients, data.num_tasks)
         self.task = data.task
+        self.growing = bool(getattr(data, "growing", False))  # one head over all classes seen, the same for all clients
         self._transfer, self._seed, self._vectors = transfer, seed, summarise or transfer.vectors
         self._summaries: tuple[int, dict[int, Optional[Summary]]] = (-1, {})
         self._refused: dict[int, str] = {}

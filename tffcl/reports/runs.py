@@ -208,6 +208,11 @@ def _accuracy(results: Mapping[str, Any]) -> Optional[float]:
     return _first(name, scale=100)(results)
 
 
+def _incremental(name: str) -> Callable[[Mapping[str, Any]], Optional[float]]:
+    """A figure of one growing head (`tffcl.metrics.incremental_figures`), in %."""
+    return lambda results: _first(name, scale=100)(results.get("incremental") or {})
+
+
 def _sent(name: str) -> Callable[[Mapping[str, Any]], Optional[float]]:
     return lambda results: total(results[name]) / 1e6 if results.get(name) is not None else None
 
@@ -223,6 +228,10 @@ MEASURES = (
     Measure("NLL nats, task known", _first("average_nll_task_known"), 2),
     Measure("forgotten %", _only("accuracy", _first("forgetting", scale=100))),
     Measure("forgotten nats", _only("nll", _first("forgetting")), 2),
+    Measure("A_T %", _incremental("last_accuracy")),
+    Measure("mean A_t %", _incremental("average_incremental_accuracy")),
+    Measure("just learned %", _incremental("plasticity")),
+    Measure("worst client %", _incremental("worst_client_accuracy")),
     Measure("MB up", _sent("bytes_up")),
     Measure("MB down", _sent("bytes_down")),
     Measure("seconds in rounds", _seconds, 0),

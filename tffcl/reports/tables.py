@@ -28,8 +28,9 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
     Accuracies in %, forgetting in percentage points (for densities: NLL and its rise in nats), bytes summed
     over clients and rounds. The seconds are those of rounds and ends of tasks: compilation, training, evaluation,
     checkpoints; imports, data, tables and plots are none of them. A density is scored without task label, with the task
-    known, and with the newest parameters; where all tasks were pooled, on each of the original ones alone. A column
-    that no run has a value for is left out.
+    known, and with the newest parameters; where all tasks were pooled, on each of the original ones alone. One growing
+    head has A_T, its accuracy on all classes, the mean of A_t after each task, that on tasks just learned, and that on
+    the classes as the worst client had them. A column that no run has a value for is left out.
 
     Raises:
       InputError: no results.
@@ -49,12 +50,21 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
         "forgotten nats": [_number(run.get("forgetting") if _is_density(run) else None) for run in results],
         "(known)": [_number(run.get("forgetting_nll_task_known")) for run in results],
         "(newest)": [_number(run.get("forgetting_nll_newest")) for run in results],
+        "A_T %": [_percent(_incremental(run, "last_accuracy")) for run in results],
+        "mean A_t %": [_percent(_incremental(run, "average_incremental_accuracy")) for run in results],
+        "just learned %": [_percent(_incremental(run, "plasticity")) for run in results],
+        "worst client %": [_percent(_incremental(run, "worst_client_accuracy")) for run in results],
         "epsilon": [_epsilon(run) for run in results],
         "sent up": [_bytes(run.get("bytes_up")) for run in results],
         "sent down": [_bytes(run.get("bytes_down")) for run in results],
         "seconds in rounds": [_seconds(run.get("seconds")) for run in results],
     }
     return _render_columns(columns, ("method", "dataset"), form)
+
+
+def _incremental(run: Mapping[str, Any], name: str) -> Any:
+    """A figure of one growing head (`tffcl.metrics.incremental_figures`); None of other runs."""
+    return (run.get("incremental") or {}).get(name)
 
 
 def _render_columns(columns: Mapping[str, Sequence[str]], text: Sequence[str], form: str) -> str:

@@ -1,6 +1,13 @@
 from .domains import Enrollment as Enrollment
 from .domains import EnrollmentState as EnrollmentState
 from .domains import domain_sequence as domain_sequence
+from .incremental import PARTITIONS as PARTITIONS
+from .incremental import class_counts as class_counts
+from .incremental import class_incremental as class_incremental
+from .incremental import data_incremental as data_incremental
+from .incremental import participation as participation
+from .incremental import seen_classes as seen_classes
+from .incremental import with_memory as with_memory
 from .splits import assigned_sequence as assigned_sequence
 from .splits import domains_of as domains_of
 from .splits import fewer_training as fewer_training

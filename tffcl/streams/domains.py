@@ -25,11 +25,12 @@ class EnrollmentState(enum.Enum):
     NOT_YET = "not yet"
     ACTIVE = "active"
     NO_LONGER = "no longer"
+    AWAY = "away"  # and back later
 
     @property
     def sign(self) -> str:
-        """One character for tables, after figure 4: x, * or o."""
-        return {"not yet": "x", "active": "*", "no longer": "o"}[self.value]
+        """One character for tables, after figure 4: x, * or o; - for a client that comes back."""
+        return {"not yet": "x", "active": "*", "no longer": "o", "away": "-"}[self.value]
 
 
 _Cell = Union[EnrollmentState, str]
@@ -37,7 +38,8 @@ _Cell = Union[EnrollmentState, str]
 _FIRST = (EnrollmentState.NOT_YET, EnrollmentState.ACTIVE)
 _NEXT = {
     EnrollmentState.NOT_YET: _FIRST,
-    EnrollmentState.ACTIVE: (EnrollmentState.ACTIVE, EnrollmentState.NO_LONGER),
+    EnrollmentState.ACTIVE: (EnrollmentState.ACTIVE, EnrollmentState.NO_LONGER, EnrollmentState.AWAY),
+    EnrollmentState.AWAY: (EnrollmentState.ACTIVE, EnrollmentState.NO_LONGER, EnrollmentState.AWAY),
     EnrollmentState.NO_LONGER: (EnrollmentState.NO_LONGER,),
 }
 _TEXTS = {text: state for state in EnrollmentState for text in (state.value, state.name.lower(), state.sign)}
@@ -47,8 +49,8 @@ _TEXTS = {text: state for state in EnrollmentState for text in (state.value, sta
 class Enrollment:
     """The state of each of C clients in each of T tasks.
 
-    A client comes at most once, stays for some tasks one after the other, and leaves at most once. A task in which
-    nobody is active is legal. What a client had sent before it left may still be used.
+    A client comes at most once and leaves at most once; between, it may be away for some tasks. A task in which nobody
+    is active is legal. What a client had sent before it left may still be used.
 
     >>> enrollment = Enrollment.decreasing(4, 4)
     >>> enrollment.table()
@@ -86,8 +88,8 @@ class Enrollment:
         (0, 1)
 
         `table[client][task]` is an `EnrollmentState`, its name or text ("NOT_YET", "not yet"), or a sign of figure 4:
-        x not yet, * active, o no longer. A row may be one text of signs. `num_clients` and `num_tasks` are the size
-        that the table must have; None for any. `name` is that of the scenario.
+        x not yet, * active, - away, o no longer. A row may be one text of signs. `num_clients` and `num_tasks` are the
+        size that the table must have; None for any. `name` is that of the scenario.
 
         Raises:
           StreamError: another size, ragged rows, a cell that is no state, or one that cannot follow the one before
@@ -206,7 +208,7 @@ def _state_of(cell: object, where: str) -> EnrollmentState:
     text = cell.strip().lower() if isinstance(cell, str) else ""
     if text not in _TEXTS:
         raise StreamError(
-            f"enrollment, {where}: {cell!r} is no state; expected x (not yet), * (active) or o (no longer)"
+            f"enrollment, {where}: {cell!r} is no state; expected x (not yet), * (active), - (away) or o (no longer)"
         )
     return _TEXTS[text]
 

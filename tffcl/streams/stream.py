@@ -146,8 +146,10 @@ def _pooled(form: str, stream: TaskStream, tasks: Sequence[Sequence[Task]]) -> T
     return TaskStream(f"{form}({stream.name})", tuple(map(tuple, tasks)), stream.excluded_labels)
 
 
-def fewer_tests(stream: TaskStream, most: int, seed: int = 42) -> TaskStream:
+def fewer_tests(stream: TaskStream, most: int, seed: int = 42, shared: bool = False) -> TaskStream:
     """The same stream with at most `most` test documents in each task, drawn for each task anew.
+
+    With `shared`, clients that have the same test set keep the same one.
 
     `non_iid` and its like give every task all test documents of its labels. With 200 clients x 10 tasks of Tag My News
     that is 4 million documents to score at the end; a hundred for each task say as much of the mean over all tasks.
@@ -160,7 +162,7 @@ def fewer_tests(stream: TaskStream, most: int, seed: int = 42) -> TaskStream:
     def cut(task: Task) -> Task:
         if len(task.test) <= most:
             return task
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(task.client, task.task)))
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0 if shared else task.client, task.task)))
         return dataclasses.replace(task, test=rng.choice(task.test, most, replace=False))
 
     return dataclasses.replace(stream, tasks=tuple(tuple(map(cut, tasks)) for tasks in stream.tasks))

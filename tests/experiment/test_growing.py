@@ -1,0 +1,285 @@
+"""One growing head: masks, evaluation, every method on every kind of data, resume, runtimes, and no new trace."""
+
+from __future__ import annotations
+
+import command_line
+import numpy as np
+import pytest
+from run_directories import results as results_in
+
+from tffcl import Experiment, metrics, streams
+from tffcl.algorithms import registry
+from tffcl.errors import InputError, StreamError
+from tffcl.models import Whole
+from tffcl.program import ArrayData, run_program
+from tffcl.program.client_data import EvaluatedOnValidation
+from tffcl.program.run_directory import RunDirectory
+
+KINDS = {
+    "image": {"data": "digits", "num_tasks": 3, "labels_per_task": 2, "hidden": (8,), "filters": (2,)},
+    "vector": {"data": "iris", "num_tasks": 3, "labels_per_task": 1, "hidden": (8,)},
+    "text": {"data": "sample", "num_tasks": 2, "labels_per_task": 2, "num_filters": 4, "kernel_sizes": (2,)},
+}
+TRAINED = ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline", "lwf", "er")
+CLOSED = ("afcl", "prototypes")
+PAIRS = [(method, kind) for method in (*TRAINED, *CLOSED) for kind in KINDS]
+FAST = {("lwf", "vector"), ("afcl", "text")}
+
+
+@pytest.fixture(name="vectors", scope="module")
+def _vectors(tmp_path_factory):
+    return str(command_line.small_vectors(tmp_path_factory.mktemp("vectors")))
+
+
+def experiment(method, kind="vector", vectors=None, **options):
+    chosen = dict(
+        KINDS[kind], scenario="class-incremental", num_clients=2, partition="dirichlet", alpha=1.0, quiet=True
+    )
+    if method in CLOSED:
+        chosen = {
+            name: value
+            for name, value in chosen.items()
+            if name not in ("hidden", "filters", "num_filters", "kernel_sizes")
+        }
+        chosen["width"] = 30
+    else:
+        chosen.update(num_rounds=2, num_epochs=4, batch_size=20, learning_rate=0.02, patience=0)
+    if kind == "text":
+        chosen["embeddings"] = vectors
+    return Experiment(method, **{**chosen, "evaluate_every": "task", **options})
+
+
+# -- data ---------------------------------------------------------------------------------------------------------
+
+
+def arrays(num_clients=2, num_tasks=3, **options):
+    labels = np.arange(60) % 6
+    stream = streams.class_incremental(
+        labels, np.arange(12) % 6, num_clients=num_clients, num_tasks=num_tasks, labels_per_task=2, **options
+    )
+    x = np.eye(6, dtype=np.float32)
+    return stream, ArrayData(
+        stream, x[labels], labels, x[np.arange(12) % 6], np.arange(12) % 6, 6, one_head=True, growing=True
+    )
+
+
+def test_all_classes_so_far_compete_and_those_before_are_known():
+    stream, data = arrays()
+    so_far: set[int] = set()
+    for number in range(3):
+        before, so_far = set(so_far), so_far | set(stream.task(0, number).labels)
+        for client in range(2):
+            task = data.task(client, number)
+            for context in (task.context, task.test_context):
+                assert set(np.flatnonzero(context["classes"])) == so_far
+                assert set(np.flatnonzero(context["known"])) == before
+            assert set(task.test["label"]) == set(stream.task(0, number).labels)
+
+
+def test_own_classes_are_those_of_the_examples_in_training_and_all_seen_at_test():
+    stream, data = arrays(validation_share=0)
+    remembering = streams.with_memory(stream, data.train_labels, 2)
+    parts = (data.train_x, data.train_labels, data.test_x, data.test_labels, 6)
+    own = ArrayData(remembering, *parts, one_head=True, growing=True, own_classes=True)
+    alone = ArrayData(stream, *parts, one_head=True, growing=True, own_classes=True)
+    for number in range(3):
+        assert set(np.flatnonzero(own.task(0, number).context["classes"])) == set(own.task(0, number).train["label"])
+        assert tuple(np.flatnonzero(alone.task(0, number).context["classes"])) == stream.task(0, number).labels
+        assert (
+            tuple(np.flatnonzero(alone.task(0, number).test_context["classes"])) == streams.seen_classes(stream)[number]
+        )
+
+
+def test_what_is_held_out_is_scored_with_the_same_head():
+    _, data = arrays(validation_share=0.2)
+    held_out = EvaluatedOnValidation(data, data)
+    assert held_out.growing
+    assert held_out.task(0, 1).test_context["classes"].sum() == 4
+
+
+# -- evaluation ---------------------------------------------------------------------------------------------------
+
+
+def by_hand(network, kernels, data, stream, after):
+    """Accuracy of one model on the test set of each task so far, among the classes seen so far."""
+    seen, found = streams.seen_classes(stream)[after], []
+    for task in range(after + 1):
+        client = next(c for c in range(stream.num_clients) if len(stream.task(c, task).test))
+        test = data.task(client, task).test
+        logits = network.logits(kernels, np.zeros(0, "f"), None, {}, test, None).numpy()
+        logits[:, [label for label in range(logits.shape[1]) if label not in seen]] = -np.inf
+        found.append(float((logits.argmax(axis=1) == test["label"]).mean()))
+    return found
+
+
+def test_the_current_global_model_is_scored_on_all_tasks_so_far_among_all_classes_seen(tmp_path):
+    """The scores of every client after each task, from the checkpoint's weights and the test sets by hand."""
+    chosen = experiment("fedavg", "image", output_dir=str(tmp_path / "run"), alpha=0.3)
+    plan, kernels = chosen.plan(), []
+    evaluate = run_program.__globals__["cohorts"].evaluate_tasks
+
+    def recording(process, state, prepared, growing):
+        assert growing
+        kernels.append(np.array(state.server["shared"]))
+        return evaluate(process, state, prepared, growing)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_program.__globals__["cohorts"], "evaluate_tasks", recording)
+        results = plan.run()
+    network = plan.network()
+    assert isinstance(network, Whole)
+    for after in range(3):
+        wanted = by_hand(network, kernels[after], plan.data, plan.stream, after)
+        for client in range(2):
+            np.testing.assert_allclose(results.scores[client, after, : after + 1], wanted, atol=1e-6)
+    assert not np.array_equal(kernels[0], kernels[2])
+    assert results.forgetting > 0.3  # of finetuning with one head
+
+
+def test_the_figures_are_those_of_the_scores_by_hand():
+    results = experiment("fedavg", alpha=0.3).plan()
+    found = results.run()
+    figures, a = found.more["incremental"], found.scores[0]
+    n = np.array([len(max((own[t].test for own in results.stream.tasks), key=len)) for t in range(3)])
+    owned = np.array([[len(task.train) for task in own] for own in results.stream.tasks])
+    seen = [sum(n[i] * a[t, i] for i in range(t + 1)) / sum(n[: t + 1]) for t in range(3)]
+    assert figures["seen_accuracy"] == pytest.approx(seen)
+    assert figures["average_incremental_accuracy"] == pytest.approx(np.mean(seen))
+    assert figures["last_accuracy"] == pytest.approx(seen[-1])
+    assert figures["plasticity"] == pytest.approx(np.mean([a[i, i] for i in range(3)]))
+    lost = [max(a[t, i] for t in range(i, 2)) - a[2, i] for i in range(2)]
+    assert figures["forgetting"] == pytest.approx(np.mean(lost))
+    each = [owned[c] @ a[2] / owned[c].sum() for c in range(2) if owned[c].sum()]
+    assert figures["worst_client_accuracy"] == pytest.approx(min(each))
+
+
+def test_a_joint_model_has_its_last_figures_alone():
+    figures = metrics.incremental_figures([[0.5, 1.0]], [30, 10], [[1, 1], [0, 2]])
+    assert (figures["seen_accuracy"], figures["last_accuracy"]) == ([0.625], 0.625)
+    assert figures["worst_client_accuracy"] == 0.75
+    assert np.isnan([figures[name] for name in ("forgetting", "plasticity", "average_incremental_accuracy")]).all()
+
+
+# -- methods ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [pytest.param(*pair, id="-".join(pair), marks=[] if pair in FAST else [pytest.mark.slow]) for pair in PAIRS],
+)
+def test_every_method_learns_on_one_head(method, kind, vectors, tmp_path):
+    chosen = experiment(method, kind, vectors, output_dir=str(tmp_path / "run"))
+    results = chosen.run()
+    figures = results.more["incremental"]
+    classes = chosen.num_tasks * chosen.labels_per_task
+    assert len(figures["seen_accuracy"]) == (1 if method == "offline" else chosen.num_tasks)
+    if method in ("offline", "replay", *CLOSED):  # these hold all classes
+        assert figures["last_accuracy"] > 1.5 / classes
+    assert figures["seen_accuracy"][0] >= 1 / classes
+    assert results_in(tmp_path / "run")["incremental"]["last_accuracy"] == figures["last_accuracy"]
+
+
+def shared_after(chosen):
+    """What the server shares at the end of a run."""
+    found, plan = {}, chosen.plan()
+    finish = plan._finish
+
+    def keeping(process, state, *rest):
+        found["shared"] = state.server["shared"]
+        return finish(process, state, *rest)
+
+    plan._finish = keeping
+    plan.run()
+    return found["shared"]
+
+
+@pytest.mark.slow
+def test_lwf_without_a_weight_is_fedavg_to_the_bit():
+    plain = shared_after(experiment("fedavg", train_classes="own"))
+    assert np.array_equal(shared_after(experiment("lwf", distillation=0.0)), plain)
+    assert not np.array_equal(shared_after(experiment("lwf", distillation=5.0)), plain)
+    assert not np.array_equal(shared_after(experiment("fedavg")), plain)
+
+
+@pytest.mark.parametrize("method", [name for name in registry.METHODS.names if registry.find_method(name).by_task])
+def test_methods_that_need_the_task_at_test_are_refused_in_a_line(method):
+    data = "sample" if method == "fedseit" else "digits"
+    with pytest.raises(InputError, match="class-incremental|without any|density") as refused:
+        Experiment(method, data=data, scenario="class-incremental")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("method", ["lwf", "er", *CLOSED])
+def test_methods_of_one_head_are_refused_elsewhere_in_a_line(method):
+    with pytest.raises(InputError, match=f"{method} is for one growing head: class-incremental or data-incremental"):
+        Experiment(method, data="digits", scenario="non-iid")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_tasks": 6}, StreamError, "6 tasks with 2 new classes each need 12 classes, and 10 can be had"),
+        ({"client_dir": "/tmp/nowhere"}, InputError, "leave --client-dir out"),
+        ({"partition": "half"}, InputError, "partition"),
+        ({"scenario": "non-iid", "partition": "shards"}, InputError, "partition"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_in_a_line(options, error, message):
+    with pytest.raises(error, match=message) as refused:
+        Experiment("fedavg", data="digits", **{"scenario": "class-incremental", **options}).plan()
+    assert "\n" not in str(refused.value)
+
+
+# -- runs ---------------------------------------------------------------------------------------------------------
+
+
+class _Stopped(Exception):
+    """The power goes off."""
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path):
+    whole = experiment("lwf", output_dir=str(tmp_path / "whole"), alpha=0.3).run()
+    folder, save, calls = str(tmp_path / "stopped"), RunDirectory.save, []
+
+    def failing(self, state):
+        save(self, state)
+        calls.append(state.task)
+        if len(calls) == 5:
+            raise _Stopped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDirectory, "save", failing)
+        with pytest.raises(_Stopped):
+            experiment("lwf", output_dir=folder, alpha=0.3).run()
+    again = experiment("lwf", output_dir=folder, alpha=0.3, resume=True).run()
+    np.testing.assert_array_equal(again.scores, whole.scores)
+    assert again.more["incremental"] == whole.more["incremental"]
+    losses = [[event.get("loss") for event in each.events] for each in (again, whole)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "tolerance"), [("fedavg", 1e-4), ("afcl", 1e-6)])
+def test_a_worker_on_this_machine_gives_the_same(method, tolerance, tmp_path):
+    """Two builds of the same kernels: about 1e-6 after a round (docs/runtime.md), which Adam's steps let grow."""
+    here, there = (
+        shared_after(experiment(method, num_rounds=1, runtime=name, output_dir=str(tmp_path / name)))
+        for name in ("in-process", "local")
+    )
+    np.testing.assert_allclose(here, there, rtol=tolerance, atol=tolerance * np.abs(here).max())
+
+
+@pytest.mark.slow
+def test_more_tasks_trace_nothing_more():
+    """How often the network's Python runs while tasks are learned does not depend on how many there are."""
+
+    def calls(num_tasks):
+        counted = []
+        logits = Whole.logits
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Whole, "logits", lambda self, *args: counted.append(1) or logits(self, *args))
+            experiment("lwf", num_tasks=num_tasks, num_rounds=1, num_epochs=1).run()
+        return len(counted)
+
+    assert calls(2) == calls(3) > 0

@@ -1,0 +1,152 @@
+"""The client of closed-form learning: sums over frozen features, of which the server makes a linear classifier.
+
+Tang et al.: AFCL: Analytic Federated Continual Learning, 2025. With phi(x) the features of an example and a 1 beside
+them, and y its class as a row of zeros and a one, a client sends G_c = sum phi phi' and Q_c = sum phi y', once for each
+task. Sums over clients and tasks are those over all data together, whoever had which example when; so is whatever the
+server computes of them (`tffcl.finalizers.build_ridge`, `build_prototypes`). All of it is float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import errors
+from tffcl.client_works import randomness
+from tffcl.client_works.evaluation import classified, num_examples
+from tffcl.models.encoders import FrozenEncoder
+from tffcl.models.network import Tensors, competing, label_mask_type
+from tffcl.templates import ClientWork, admission
+
+
+def upper(size: int) -> tf.Tensor:
+    """Which entries of a square matrix are on the diagonal or above: bool `[size, size]`."""
+    return tf.linalg.band_part(tf.ones([size, size], tf.bool), 0, -1)
+
+
+class AnalyticWork(ClientWork):
+    """Sends sums over frozen features in the first round of a task in which it takes part, and nothing after that.
+
+    Features are those of an encoder, or random ones of its output z: relu(z R + b) of `width` numbers, where
+    R ~ N(0, 2 / d) and b ~ N(0, 1) follow from the server's plan, the same for all clients. The server shares W,
+    float64 `[width + 1, classes]`, with which an example is scored as (phi, 1) W.
+
+    Args:
+      encoder: of examples, whose weights never change; its embedding without noise is z.
+      classes: L, of the data set; a class that nobody has had yet does not compete.
+      width: random features; 0 for z itself.
+      with_gram: sends G beside Q.
+      seed: of the server's plan.
+
+    Raises:
+      InputError: a width below 0, or fewer than 1 class.
+    """
+
+    @errors.checked_arguments
+    def __init__(
+        self, encoder: FrozenEncoder, classes: int, *, width: int = 1000, with_gram: bool = True, seed: int = 0
+    ):
+        errors.check_whole("width", width, 0)
+        errors.check_whole("classes", classes, 1)
+        self.encoder, self.classes, self.width, self.with_gram = encoder, classes, width, with_gram
+        self._seed, own = seed, encoder.encoder
+        self.num_features = (width or own.embedding_size) + 1
+        self.plan_size, self.knowledge_size, self.num_foreign, self.max_classes = 2, 0, 0, classes
+        number = tff.TensorType(np.int32)
+        self.state_type = OrderedDict(
+            key=tff.TensorType(np.int32, [2]), plan=tff.TensorType(np.int32, [2]), task=number, sent=number
+        )
+        self.train_reads, self.train_writes, self.prepare_reads = ("task", "sent"), ("sent",), ("plan",)
+        self.evaluate_type = OrderedDict(task=number)
+        self.context_type = OrderedDict(own.context_type, **label_mask_type(classes, growing=True))
+        label = tff.TensorType(np.int32, [None])
+        self.example_type = OrderedDict(own.example_type, label=label)
+        self.prepared_type = OrderedDict(features=tff.TensorType(np.float32, [None, self.num_features]), label=label)
+        self.shared_type = tff.TensorType(np.float64, [self.num_features, classes])
+        self.largest_value = admission.LARGEST**2  # sums of squares
+
+    def initialize_shared(self) -> tf.Tensor:
+        return tf.zeros(self.shared_type.shape, tf.float64)
+
+    def initialize_plan(self) -> tf.Tensor:
+        return randomness.fold(randomness.root_key(self._seed), randomness.PLAN)
+
+    def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
+        return OrderedDict(key=key, plan=plan, task=tf.constant(-1), sent=tf.constant(-1))
+
+    def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
+        return dict(state, task=state["task"] + 1)
+
+    def features(self, plan: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
+        """(phi, 1) of each example, float32 `[N, num_features]`."""
+        z = self.encoder.encode(context, examples)[:, : self.encoder.encoder.embedding_size]
+        if self.width:
+            size = self.encoder.encoder.embedding_size
+            weights = tf.random.stateless_normal([size, self.width], plan, stddev=math.sqrt(2.0 / size))
+            z = tf.nn.relu(z @ weights + tf.random.stateless_normal([self.width], randomness.fold(plan, 1)))
+        return tf.concat([z, tf.ones([tf.shape(z)[0], 1])], 1)
+
+    def prepare(self, state: Tensors, foreign: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
+        return {"features": self.features(state["plan"], context, examples), "label": examples["label"]}
+
+    def train(
+        self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor
+    ) -> tuple[Tensors, Tensors, tf.Tensor, Tensors]:
+        features, labels = data["train"]["features"], data["train"]["label"]
+        finite = tf.reduce_all(tf.math.is_finite(features))
+        count = num_examples(data["train"])
+        sends = tf.logical_and(tf.logical_and(finite, count > 0), state["sent"] < state["task"])
+        update = tf.cond(sends, lambda: self._sums(features, labels), self._nothing)
+        sent = tf.where(sends, tf.size(update["moments"]), 0)
+        extra = tf.where(sends, 8 * tf.size(update["gram"]) + 4 * sent, 0) if self.with_gram else 4 * sent
+        metrics = OrderedDict(
+            examples=count, epochs=tf.cast(sends, tf.int32), sent=sent,
+            extra_bytes=extra,  # beside 4 bytes for each number of Q
+            non_finite=tf.cast(tf.logical_not(finite), tf.int32),
+        )  # fmt: skip
+        weight = tf.where(sends, tf.cast(count, tf.float32), 0.0)
+        return {"sent": tf.where(sends, state["task"], state["sent"])}, update, weight, metrics
+
+    def _sums(self, features: tf.Tensor, labels: tf.Tensor) -> OrderedDict:
+        """Q, float64 `[num_features, classes]`, and G as a vector of its upper triangle, row after row."""
+        phi = tf.cast(features, tf.float64)
+        moments = tf.matmul(phi, tf.one_hot(labels, self.classes, dtype=tf.float64), transpose_a=True)
+        if not self.with_gram:
+            return OrderedDict(moments=moments)
+        gram = tf.matmul(phi, phi, transpose_a=True)
+        return OrderedDict(
+            moments=moments, gram=tf.ensure_shape(tf.boolean_mask(gram, upper(self.num_features)), [self.gram_size])
+        )
+
+    def _nothing(self) -> OrderedDict:
+        nothing = OrderedDict(moments=tf.zeros(self.shared_type.shape, tf.float64))
+        if self.with_gram:
+            nothing["gram"] = tf.zeros([self.gram_size], tf.float64)
+        return nothing
+
+    @property
+    def gram_size(self) -> int:
+        """Numbers of G that are sent."""
+        return self.num_features * (self.num_features + 1) // 2
+
+    def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:
+        return dict(state), OrderedDict(knowledge=tf.zeros([0]))
+
+    def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
+        return OrderedDict(task=task if tf.is_tensor(task) else np.asarray(task, np.int32))
+
+    def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
+        """The server's classifier on examples: sums `count`, `loss` (of the scores as they are) and `correct`."""
+
+        def scores(batch: Tensors) -> tf.Tensor:
+            exact = tf.cast(batch["features"], tf.float64) @ shared
+            # An offset common to all classes moves neither the winner nor the loss, and would cost digits of float32.
+            return competing(tf.cast(exact - tf.reduce_max(exact, axis=1, keepdims=True), tf.float32), context)
+
+        return classified(scores, examples)
