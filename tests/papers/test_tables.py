@@ -253,7 +253,7 @@ def test_what_is_not_finished_is_run_or_resumed_and_failures_are_told_last(tmp_p
     calls = []
 
     def run(_, order):
-        calls.append(order.command[1:])
+        calls.append(order.command)
         return f"{order.folder.name} ended with exit code 3" if "2" in order.command else None
 
     monkeypatch.setattr(workers._Worker, "run", run)

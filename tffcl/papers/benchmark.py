@@ -117,8 +117,10 @@ def benchmark(
     table = table_of(suite, quick)
     chosen = table.chosen(rows)
     storage.make_folder(root, "the folder of all runs")
-    runs = {row: [Run(root / f"{row.name}-seed{seed}", (*row.flags, *passed, "--seed", str(seed))) for seed in seeds]
-            for row in chosen}  # fmt: skip
+    runs = {
+        row: [Run(root / f"{row.name}-seed{each}", (*row.flags, *passed, "--seed", str(each)), False) for each in seeds]
+        for row in chosen
+    }
     failures = workers.finish([each for of_row in runs.values() for each in of_row], jobs)
     found: dict[Row, list[pathlib.Path]] = {}
     for row, of_row in runs.items():

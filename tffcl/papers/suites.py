@@ -46,7 +46,20 @@ class Suite:
     rows: Mapping[str, Entry]
 
 
-_ROWS = {"finetune": Entry("fedavg", (), "McMahan et al., 2017")}
+_ROWS = {
+    "finetune": Entry("fedavg", (), "McMahan et al., 2017"),
+    "fedprox": Entry("fedprox", (), "Li et al., 2020"),
+    "ewc": Entry("ewc", (), "Kirkpatrick et al., 2017"),
+    "fedprox-ewc": Entry("fedprox-ewc", (), ""),
+    "fedcurv": Entry("fedcurv", (), "Shoham et al., 2019"),
+    "lwf": Entry("lwf", (), "Li and Hoiem, 2016"),
+    "er-5": Entry("er", ("--memory-per-class", "5"), "Chaudhry et al., 2019"),
+    "er-20": Entry("er", ("--memory-per-class", "20"), "Chaudhry et al., 2019"),
+    "replay": Entry("replay", (), "keeps everything"),
+    "prototypes": Entry("prototypes", (), "one Gaussian a class"),
+    "afcl": Entry("afcl", (), "Tang et al., 2025"),
+    "joint": Entry("offline", (), "all data at once"),
+}
 _INCREMENTAL = ("--scenario", "class-incremental", "--num-clients", "5", "--num-tasks", "5", "--labels-per-task", "2",
                 "--partition", "dirichlet", "--alpha", "0.5")  # fmt: skip
 SUITES = {

@@ -98,7 +98,7 @@ class Check:
         flags = (row["method"], *row["flags"], *self.passed)
         with tempfile.TemporaryDirectory(prefix="tffcl-verify-") as scratch:
             runs = {
-                seed: Run(pathlib.Path(scratch) / f"{row['name']}-seed{seed}", (*flags, "--seed", seed))
+                seed: Run(pathlib.Path(scratch) / f"{row['name']}-seed{seed}", (*flags, "--seed", seed), False)
                 for seed in wanted
             }
             problems += workers.finish(list(runs.values()), self.jobs)
@@ -134,7 +134,7 @@ class Check:
         name = folder.resolve().name
         with tempfile.TemporaryDirectory(prefix="tffcl-verify-") as scratch:
             flags = (str(card["method"]), "--config", str(settings.resolve()), *self.passed)
-            again = Run(pathlib.Path(scratch) / name, flags)
+            again = Run(pathlib.Path(scratch) / name, flags, False)
             failures = workers.finish([again], 1)
             if failures:
                 last = again.log.read_text(errors="replace").strip().rpartition("\n")[2]

@@ -12,10 +12,12 @@ import queue
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Optional
+from typing import IO, Optional, cast
+
+import click
 
 from tffcl import storage
-from tffcl.flags import exit_with, parse_run
+from tffcl.flags import exit_with, parse_run, run_and_show
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +27,14 @@ _INTERRUPTED = 130
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run directory, and the flags of `tffcl run`, the method first; its log stands beside the folder."""
+    """A run directory, and the flags of `tffcl run`, the method first; its log stands beside the folder.
+
+    Without `shown` it prints no tables and draws no plots.
+    """
 
     folder: pathlib.Path
     flags: tuple[str, ...]
+    shown: bool = True
 
     @property
     def finished(self) -> bool:
@@ -42,9 +48,9 @@ class Run:
 
     @property
     def command(self) -> list[str]:
-        """Arguments of `tffcl`, with which it begins or goes on."""
+        """Arguments of `tffcl run`, with which it begins or goes on."""
         resume = ["--resume"] if (self.folder / "config.json").exists() else []
-        return ["run", *self.flags, "--output-dir", str(self.folder), *resume]
+        return [*self.flags, "--output-dir", str(self.folder), *resume]
 
     def other_settings(self) -> Optional[str]:
         """What is wrong with a finished run if it had other settings than are asked for now."""
@@ -100,10 +106,11 @@ class _Worker:
         logger.info("running %s", run.folder.name)
         with storage.private(), run.log.open("ab") as log:
             process = self._started(log)
+            orders, answers = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
             try:
-                process.stdin.write(json.dumps({"log": str(run.log), "command": run.command}) + "\n")  # type: ignore
-                process.stdin.flush()  # type: ignore[union-attr]
-                answer = process.stdout.readline()  # type: ignore[union-attr]
+                orders.write(json.dumps({"log": str(run.log), "command": run.command, "shown": run.shown}) + "\n")
+                orders.flush()
+                answer = answers.readline()
             except BrokenPipeError:
                 answer = ""
         self._left -= 1
@@ -112,11 +119,11 @@ class _Worker:
             self.close()
         return f"{run.folder.name} ended with exit code {code}, see {run.log}" if code else None
 
-    def _started(self, log: object) -> subprocess.Popen[str]:
+    def _started(self, log: IO[bytes]) -> subprocess.Popen[str]:
         if self._process is None:
             pipe = subprocess.PIPE
             command = [sys.executable, "-m", "tffcl.papers.workers"]
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True)  # type: ignore
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True)
             self._left = _RUNS
         return self._process
 
@@ -129,8 +136,6 @@ class _Worker:
 
 def _serve() -> None:
     """Takes runs from standard input, a line each, and answers with their exit codes."""
-    from tffcl.cli import tffcl
-
     orders, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -141,7 +146,7 @@ def _serve() -> None:
                 os.dup2(log.fileno(), stream)
         code = 1
         try:
-            exit_with(tffcl, args=order["command"])
+            exit_with(_command(order["command"], order["shown"]), args=[])
         except SystemExit as ended:
             code = int(ended.code or 0)
         except Exception:
@@ -151,6 +156,17 @@ def _serve() -> None:
         answers.flush()
         if code == _INTERRUPTED:
             break
+
+
+def _command(args: Sequence[str], shown: bool) -> click.Command:
+    def run() -> None:
+        experiment = parse_run(args)
+        if shown:
+            run_and_show(experiment)
+        else:
+            experiment.run()
+
+    return click.Command("run", callback=run)
 
 
 if __name__ == "__main__":
