@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import warnings
 from typing import Any
 
@@ -31,6 +32,13 @@ def quiet_logs() -> None:
         for category in (DeprecationWarning, FutureWarning):
             warnings.filterwarnings("ignore", category=category, module=pattern)
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
+
+
+def announce_import() -> None:
+    """Says that TensorFlow is imported now, which takes seconds, and silences it; nothing where it is there already."""
+    if "tensorflow" not in sys.modules:
+        logging.getLogger("tffcl").info("importing TensorFlow ...")
+        quiet_logs()  # in a notebook too
 
 
 # Importing TensorFlow and tracing make millions of objects that stay, and the usual collection of garbage looks through
