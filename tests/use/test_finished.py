@@ -101,6 +101,8 @@ def test_a_run_prints_as_a_short_table(folder):
         assert part in text
         assert part in page
     assert page.count("<circle") == 2
+    assert 'fill="currentColor"' in page  # readable in a notebook of dark colours
+    assert "accuracy %, mean of the tasks so far, after each task</small>" in page
     assert "Traceback" not in text
 
 
@@ -294,6 +296,9 @@ def test_a_run_that_cannot_be_used_is_one_line(run, broken, tmp_path, command, g
         (["export", "RUN", "out.h5", "--client", 0, "--task", 0], "ends in .keras"),
         (["export", "RUN", "there.keras", "--client", 0, "--task", 0], "is there already"),
         (["export", "RUN", "rows.txt/a.keras", "--client", 0, "--task", 0], "is a file"),
+        (["export", "RUN", "/proc/a.keras", "--client", 0, "--task", 0], "cannot write /proc/a.keras"),
+        (["export", "RUN", "/proc/a", "--client", 0, "--task", 0, "--format", "savedmodel"], "cannot write /proc/a"),
+        (["export", "RUN", "/proc/a.tflite", "--client", 0, "--task", 0, "--format", "tflite"], "cannot write /proc/a"),
         (["predict", "RUN", "rows.txt", "--client", 7], "has no client 7"),
         (["predict", "RUN", "rows.txt", "--client", 0, "--task", 9], "has no task 9"),
         (["predict", "RUN", "rows.txt", "--client", 0, "--task", "best"], "expected a number or auto"),

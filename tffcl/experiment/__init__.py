@@ -278,7 +278,7 @@ class Experiment:
 
     def plan(self) -> Plan:
         """Loads the data and divides them: all that a run is built of."""
-        quiet.announce_import()
+        quiet.announce_import(self.quiet)
         from tffcl.experiment.plan import Plan
 
         return Plan(self)
