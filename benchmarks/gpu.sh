@@ -11,14 +11,14 @@ export UV_PROJECT_ENVIRONMENT=${UV_PROJECT_ENVIRONMENT:-.venv-gpu}
 uv sync --quiet --extra cuda
 # What would be in vain comes before hours of runs: no GPU, or a page without a place for the table.
 uv run --extra cuda python - "$page" <<'PYTHON'
-import os
 import sys
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-import tensorflow as tf
 
 from tffcl.errors import InputError
 from tffcl.papers import tables
+from tffcl.runtime import quiet
+
+quiet.quiet_logs()
+import tensorflow as tf
 
 if not tf.config.list_physical_devices("GPU"):
     sys.exit("gpu.sh: TensorFlow finds no GPU here; nothing was run")

@@ -105,6 +105,20 @@ def test_a_finished_run_shows_no_progress():
     assert shown([], 2, 2, past=events) == ""
 
 
+@pytest.mark.parametrize(("before", "now"), [(2, 1), (1, 3)])
+def test_a_run_continued_with_other_rounds_counts_those_that_there_are(before, now):
+    past = list(run_of(2, before))
+    new = [{**event, "task": 2} for event in run_of(1, now)]
+    lines = shown(new, 3, now, past=past, verbose=True).splitlines()
+    total = 2 * before + now
+    assert lines[0] == f"compiling, then round {2 * before + 1} of {total} ..."
+    assert lines[now].startswith(f"round {total} of {total}, task 3 of 3")
+    estimate = Estimate(3, now)
+    for event in past:
+        estimate.add(event)
+    assert estimate.left() is None or estimate.left() == pytest.approx(now + 1.0)  # its rounds and its end
+
+
 def test_a_notebook_gets_its_own_bar(monkeypatch):
     made = {}
 

@@ -125,7 +125,7 @@ def test_columns_of_new_labels_have_first_values():
         ("fedavg", ["--tasks", "iris"], "learned from text data, and iris holds vector data"),
         ("fedavg", ["--tasks", "nothing.csv"], "nothing.csv"),
         ("fedavg", ["--tasks", "empty.csv"], "empty.csv"),
-        ("fedavg", ["--tasks", "binary.csv"], "not UTF-8"),
+        ("fedavg", ["--tasks", "binary.csv"], "byte 0x80 is not utf-8"),
         ("fedavg", ["--tasks", "columns.csv"], "expected one column 'text'"),
         ("fedavg", ["--tasks", "TABLE", "--text-column", "words"], "has no column 'words'"),
         ("fedavg", ["--tasks", "TABLE", "--labels-per-task", "4"], "the run's heads have 2"),

@@ -302,18 +302,19 @@ class FinishedRun:
 
     def _read(self, server: Any, names: Mapping[str, Any], knowledge_size: int) -> RunState:
         kept = self.settings.get("client_store") == "files"
-        if kept:
-            names = client_files.handle_of(names)
-        store = ClientStore([dict.fromkeys(names, np.zeros([0])) for _ in range(self.num_clients)])
+        held = client_files.handle_of(names) if kept else names
+        store = ClientStore([dict.fromkeys(held, np.zeros([0])) for _ in range(self.num_clients)])
         template = RunState(server, store, KnowledgeBase(knowledge_size))
         found = Checkpoints(self.directory / "checkpoints").latest(template, History(self.directory / "history.jsonl"))
         if found is None:
             raise RunError(f"{self.directory} holds no checkpoint, and models come from the last of a run")
         if kept:
             try:
-                found.store = ClientStore(client_files.read_state(found.store[client]) for client in range(len(store)))
-            except RunError as error:
-                raise RunError(f"{self.directory}: its clients keep their states themselves; {error}") from None
+                states = [client_files.read_state(found.store[client]) for client in range(len(store))]
+                found.store = ClientStore({name: state[name] for name in names} for state in states)
+            except (RunError, KeyError) as error:
+                reason = f"a state lacks {error}" if isinstance(error, KeyError) else error
+                raise RunError(f"{self.directory}: its clients keep their states themselves; {reason}") from None
         return found
 
     def parameters(self, client: int, task: int) -> Parameters:
