@@ -9,18 +9,31 @@ cd "$(dirname "$0")/.."
 page=${1:-}
 export UV_PROJECT_ENVIRONMENT=${UV_PROJECT_ENVIRONMENT:-.venv-gpu}
 uv sync --quiet --extra cuda
-found=$(uv run --extra cuda python -c 'import tensorflow as tf; print(len(tf.config.list_physical_devices("GPU")))' 2>/dev/null)
-if [ "$found" = 0 ]; then
-  echo "gpu.sh: TensorFlow finds no GPU here; nothing was run" >&2
-  exit 1
-fi
+# What would be in vain comes before hours of runs: no GPU, or a page without a place for the table.
+uv run --extra cuda python - "$page" <<'PYTHON'
+import sys
+
+from tffcl.errors import InputError
+from tffcl.papers import tables
+from tffcl.runtime import quiet
+
+quiet.quiet_logs()
+import tensorflow as tf
+
+if not tf.config.list_physical_devices("GPU"):
+    sys.exit("gpu.sh: TensorFlow finds no GPU here; nothing was run")
+try:
+    sys.argv[1] and tables.write_table(f"{sys.argv[1]}#gpu")
+except InputError as error:
+    sys.exit(f"gpu.sh: {error}")
+PYTHON
 
 runs=$(mktemp -d)
 trap 'rm -rf "$runs"' EXIT
 for example in fedseit_trec confedmade_mnist fil_ver_emnist; do
   for device in gpu cpu; do
-    visible=0
-    [ "$device" = gpu ] || visible=-1
+    visible=-1
+    [ "$device" = cpu ] || visible=${CUDA_VISIBLE_DEVICES:-0}
     CUDA_VISIBLE_DEVICES=$visible uv run --extra cuda "examples/$example.py" \
       --output-dir "$runs/$example-$device" >"$runs/$example-$device.log" 2>&1 ||
       { tail -n 5 "$runs/$example-$device.log" >&2; exit 1; }

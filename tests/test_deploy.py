@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tffcl.flags import parse_run
+from tffcl.papers import tables
 
 ROOT = pathlib.Path(__file__).parents[1]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -134,3 +135,7 @@ def test_scripts_of_the_shell_are_well_formed_and_may_be_run(script):
     assert path.stat().st_mode & 0o111
     shell = path.read_text().partition("\n")[0].split("/")[-1].split()[-1]
     assert subprocess.run([shell, "-n", path], capture_output=True).stderr == b""
+
+
+def test_the_page_has_a_place_for_the_gpu_s_table():
+    tables.write_table(f"{ROOT / 'docs' / 'results.md'}#gpu")

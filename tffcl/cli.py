@@ -7,12 +7,14 @@ from typing import Any, Optional
 
 import click
 
+from tffcl import storage
 from tffcl.algorithms import registry
 from tffcl.experiment import loading
 from tffcl.experiment.groups import SCENARIOS
 from tffcl.flags import RunGroup, exit_with
 from tffcl.models.registry import NETWORKS
 from tffcl.papers import BENCHMARK_SUITES, CONFEDMADE_TABLES, FIL_VER_TABLES
+from tffcl.runtime import quiet
 from tffcl.transfers.options import TRANSFERS
 
 
@@ -323,6 +325,8 @@ _INPUT = click.option(
 
 def _finished(run_dir: str, allow_code: bool) -> Any:
     """The run, which has come to its end."""
+    storage.check_run(run_dir)
+    quiet.announce_import()
     from tffcl.use import load_run
 
     run = load_run(run_dir, allow_code=allow_code)

@@ -187,6 +187,14 @@ def check_folder(path: PathLike, what: str) -> None:
         raise RunError(f"cannot write {path}: {nearest} is read-only here; give another directory")
 
 
+def check_run(folder: PathLike, error: type[TffclError] = InputError) -> None:
+    """Raises `error` where there is no run directory."""
+    if not os.path.isdir(folder):
+        raise error(f"{os.fspath(folder)}: no such run directory")
+    if not os.path.lexists(os.path.join(folder, "config.json")):
+        raise error(f"{os.fspath(folder)}: expected a run directory, found no config.json in it")
+
+
 def make_folder(path: PathLike, what: str) -> None:
     """Makes a folder for its owner alone (0700), and what is missing above it; one that stands stays as it is.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ import tqdm.notebook
 
 from tffcl.program import progress
 from tffcl.program.progress import Estimate, ProgressBar
+from tffcl.runtime import quiet
 
 
 def run_of(num_tasks, num_rounds, seconds=lambda task, place: 1.0, score="accuracy", value=0.5):
@@ -103,6 +105,20 @@ def test_a_finished_run_shows_no_progress():
     assert shown([], 2, 2, past=events) == ""
 
 
+@pytest.mark.parametrize(("before", "now"), [(2, 1), (1, 3)])
+def test_a_run_continued_with_other_rounds_counts_those_that_there_are(before, now):
+    past = list(run_of(2, before))
+    new = [{**event, "task": 2} for event in run_of(1, now)]
+    lines = shown(new, 3, now, past=past, verbose=True).splitlines()
+    total = 2 * before + now
+    assert lines[0] == f"compiling, then round {2 * before + 1} of {total} ..."
+    assert lines[now].startswith(f"round {total} of {total}, task 3 of 3")
+    estimate = Estimate(3, now)
+    for event in past:
+        estimate.add(event)
+    assert estimate.left() is None or estimate.left() == pytest.approx(now + 1.0)  # its rounds and its end
+
+
 def test_a_notebook_gets_its_own_bar(monkeypatch):
     made = {}
 
@@ -124,3 +140,21 @@ def test_a_notebook_gets_its_own_bar(monkeypatch):
     bar.close()
     assert made["total"] == 2
     assert any("accuracy" in str(call) for call in made["calls"])
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_quiet", "there", "expected"),
+    [
+        (False, False, False, "importing TensorFlow ...\n"),  # a script or a notebook
+        (True, False, False, ""),  # the log has the line
+        (False, True, False, ""),
+        (False, False, True, ""),
+    ],
+)
+def test_the_import_is_announced_once_where_it_takes_time(monkeypatch, capsys, shown, is_quiet, there, expected):
+    monkeypatch.setitem(sys.modules, "tensorflow", sys)
+    if not there:
+        monkeypatch.delitem(sys.modules, "tensorflow")
+    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda logger: shown)
+    quiet.announce_import(is_quiet)
+    assert capsys.readouterr().err == expected

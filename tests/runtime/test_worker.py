@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 
+import psutil
 import pytest
 from serving import PATIENCE, children, is_gone_soon, is_running
 
@@ -105,7 +106,7 @@ def test_worker_outlives_the_thread_that_asked_for_it(start_script):
     thread.start(); thread.join()
     while os.path.exists(f"/proc/self/task/{thread.native_id}"):
         pass  # the kernel's thread ends a little later than Python's
-    assert second._accepts_connections() and second._process.poll() is None
+    assert second._ready() and second._process.poll() is None
     """
     process, _ = start_script(ending)
     _, stderr = process.communicate(timeout=PATIENCE)
@@ -118,7 +119,7 @@ def test_worker_outlives_a_forked_child(start_script):
     if child == 0:
         sys.exit(0)
     os.waitpid(child, 0)
-    assert worker._accepts_connections() and worker._process.poll() is None
+    assert worker._ready() and worker._process.poll() is None
     """
     process, worker_pid = start_script(ending)
     _, stderr = process.communicate(timeout=PATIENCE)
@@ -148,13 +149,57 @@ def test_starting_from_many_threads():
             worker.close()
 
 
-def test_describe_says_how_the_worker_ended():
-    with worker_lib.Worker() as worker:
+@pytest.mark.parametrize("kind", [worker_lib.Worker, worker_lib.ContainedWorker])
+def test_describe_says_how_the_worker_ended(kind):
+    with kind() as worker:
         assert f"(pid {worker.pid}) does not answer" in worker.describe()
         os.kill(worker.pid, signal.SIGKILL)
         assert is_gone_soon(worker.pid)
         assert "SIGKILL (out of memory?)" in worker.describe()
         assert "\n" not in worker.describe()
+
+
+def test_a_contained_worker_listens_at_one_address_and_nowhere_else():
+    with worker_lib.ContainedWorker() as worker:
+        assert worker.address == f"127.0.0.1:{worker.port}"
+        assert worker_lib.probe(worker.address, PATIENCE) is None
+        assert os.readlink(f"/proc/{worker.pid}/ns/net") != os.readlink("/proc/self/ns/net")
+        own = {each.laddr for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+        assert {each for each in own if each.port == worker.port} == {("127.0.0.1", worker.port)}
+        assert worker.pid not in {each.pid for each in psutil.net_connections("tcp")}
+    assert not is_running(worker.pid)
+
+
+@pytest.mark.parametrize("ending", ["return", "kills itself"])
+def test_a_contained_worker_is_gone_after_the_process_ends(ending):
+    script = "from tffcl.runtime import worker as worker_lib\nworker = worker_lib.ContainedWorker()\n"
+    script += f"import os, signal\nprint(worker.pid, worker._process.pid, flush=True)\n{ENDINGS[ending]}"
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=PATIENCE)
+    assert all(is_gone_soon(int(pid)) for pid in done.stdout.split())
+
+
+def test_where_nothing_contains_a_worker_one_line_says_so(monkeypatch, caplog):
+    def refuse(*args, **options):
+        raise worker_lib.NotContained("no namespace here")
+
+    monkeypatch.setattr(worker_lib, "_contains", True)
+    monkeypatch.setattr(worker_lib, "ContainedWorker", refuse)
+    with caplog.at_level("INFO", "tffcl"), worker_lib.start() as first, worker_lib.start() as second:
+        assert type(first) is type(second) is worker_lib.Worker
+    assert caplog.text.count("no namespace here") == 1
+
+
+def test_a_system_without_namespaces_is_told_apart_from_a_worker_that_fails(monkeypatch, capfd):
+    for error, code in ((worker_lib.NotContained, worker_lib.NOT_CONTAINED), (errors.RunError, 1)):
+        monkeypatch.setattr(serve, "serve", functools.partial(_raise, error("no room")))
+        with pytest.raises(SystemExit) as ended:
+            serve.main()
+        assert ended.value.code == code
+    assert capfd.readouterr().err == "no room\n" * 2
+
+
+def _raise(error, *args):
+    raise error
 
 
 def _with_program(monkeypatch, tmp_path, text):

@@ -124,6 +124,9 @@ def test_columns_of_new_labels_have_first_values():
     [
         ("fedavg", ["--tasks", "iris"], "learned from text data, and iris holds vector data"),
         ("fedavg", ["--tasks", "nothing.csv"], "nothing.csv"),
+        ("fedavg", ["--tasks", "empty.csv"], "empty.csv"),
+        ("fedavg", ["--tasks", "binary.csv"], "byte 0x80 is not utf-8"),
+        ("fedavg", ["--tasks", "columns.csv"], "expected one column 'text'"),
         ("fedavg", ["--tasks", "TABLE", "--text-column", "words"], "has no column 'words'"),
         ("fedavg", ["--tasks", "TABLE", "--labels-per-task", "4"], "the run's heads have 2"),
         ("fedavg", ["--tasks", "TABLE", "--embeddings", "WIDE"], "expected 8 dimensions"),
@@ -134,6 +137,9 @@ def test_columns_of_new_labels_have_first_values():
 def test_what_cannot_go_on_is_one_line(folder, table, tmp_path, run, method, flags, words):
     place = _trained(folder, method)
     (tmp_path / "wide.txt").write_text("zorgle 1 2 3\n")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "columns.csv").write_text("width,label\n1,a\n")
+    (tmp_path / "binary.csv").write_bytes(bytes(range(128, 256)))
     places = {"TABLE": table, "RUN": place, "WIDE": tmp_path / "wide.txt"}
     wrong(run("continue", place, *[places.get(flag, flag) for flag in flags], cwd=tmp_path), words)
     assert not (place.parent / f"{place.name}-continued").exists()

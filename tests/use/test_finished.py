@@ -13,6 +13,7 @@ import shutil
 import command_line
 import numpy as np
 import pytest
+import tensorflow as tf
 from command_line import wrong
 
 import tffcl
@@ -23,8 +24,7 @@ from tffcl.experiment import record
 TEXTS = datasets.load("sample")
 
 
-@functools.cache
-def _trained(folder):
+def _trained(folder, output_dir, **options):
     """A run on a table of the user's, as the command line starts it."""
     with open(folder / "questions.csv", "w", newline="") as file:
         rows = csv.writer(file)
@@ -36,15 +36,15 @@ def _trained(folder):
     tffcl.Experiment(
         "fedweit", data=str(folder / "questions.csv"), text_column="question", label_column="topic",
         embeddings=str(command_line.small_vectors(folder)), num_filters=4, num_clients=2, num_tasks=2, num_rounds=1,
-        num_epochs=1, learning_rate=1e-2, labels_per_task=2, runtime="in-process", output_dir=str(folder / "run"),
+        num_epochs=1, learning_rate=1e-2, labels_per_task=2, runtime="in-process", output_dir=str(output_dir),
+        **options,
     ).run()  # fmt: skip
-    return folder / "run"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("text")
-    _trained(made)
+    _trained(made, made / "run")
     yield made
     _run.cache_clear()
 
@@ -101,6 +101,8 @@ def test_a_run_prints_as_a_short_table(folder):
         assert part in text
         assert part in page
     assert page.count("<circle") == 2
+    assert 'fill="currentColor"' in page  # readable in a notebook of dark colours
+    assert "accuracy %, mean of the tasks so far, after each task</small>" in page
     assert "Traceback" not in text
 
 
@@ -111,6 +113,18 @@ def test_the_process_is_that_of_the_run(folder):
         process = _run(folder).process()
     assert process.num_foreign == 1
     assert process.max_classes == 2
+
+
+def test_states_that_clients_keep_are_read_where_they_lie(folder, tmp_path):
+    _trained(folder, tmp_path / "run", client_dir=str(tmp_path / "clients"))
+    run, text = tffcl.load_run(tmp_path / "run"), tf.constant(TEXTS.test_texts[:50])
+    found, expected = (each.model(1, 1)(text)["probabilities"] for each in (run, _run(folder)))
+    np.testing.assert_allclose(found, expected, atol=0.01)  # what a run keeps itself is rounded
+    assert list(run.state.store[0]) == list(_run(folder).state.store[0])  # in the order that computations take
+    shutil.rmtree(tmp_path / "clients")
+    with pytest.raises(RunError, match="its clients keep their states themselves; client 0: cannot read") as raised:
+        tffcl.load_run(tmp_path / "run").model(0, 0)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_run_directory_holds_no_pickle_and_nothing_is_written_to_it(folder):
@@ -255,7 +269,7 @@ COMMANDS = {
 @pytest.mark.parametrize(
     ("gone", "words"),
     [
-        (None, "no run here"),
+        (None, "no such run directory"),
         (["results.json"], "is not finished: 2 of 2 tasks"),
         (["run.json"], "comes from an older tffcl"),
         (["vocabulary.json"], "vocabulary"),
@@ -282,6 +296,9 @@ def test_a_run_that_cannot_be_used_is_one_line(run, broken, tmp_path, command, g
         (["export", "RUN", "out.h5", "--client", 0, "--task", 0], "ends in .keras"),
         (["export", "RUN", "there.keras", "--client", 0, "--task", 0], "is there already"),
         (["export", "RUN", "rows.txt/a.keras", "--client", 0, "--task", 0], "is a file"),
+        (["export", "RUN", "/proc/a.keras", "--client", 0, "--task", 0], "cannot write /proc/a.keras"),
+        (["export", "RUN", "/proc/a", "--client", 0, "--task", 0, "--format", "savedmodel"], "cannot write /proc/a"),
+        (["export", "RUN", "/proc/a.tflite", "--client", 0, "--task", 0, "--format", "tflite"], "cannot write /proc/a"),
         (["predict", "RUN", "rows.txt", "--client", 7], "has no client 7"),
         (["predict", "RUN", "rows.txt", "--client", 0, "--task", 9], "has no task 9"),
         (["predict", "RUN", "rows.txt", "--client", 0, "--task", "best"], "expected a number or auto"),

@@ -22,6 +22,7 @@ from tffcl.archive import Shelf
 from tffcl.errors import RunError
 from tffcl.models import MADE
 from tffcl.program import cohorts
+from tffcl.templates import compose
 from tffcl.use import keras_models
 
 SMALL = {"num_clients": 2, "num_tasks": 2, "num_rounds": 1, "num_epochs": 1, "runtime": "in-process"}
@@ -104,6 +105,19 @@ def test_a_classifier_predicts_what_the_driver_predicts(folder, name):
         assert -np.log(chosen).sum() == pytest.approx(float(expected["loss"]), rel=1e-3)
         np.testing.assert_allclose(outputs["probability"], outputs["probabilities"].max(axis=1))
         assert run.clients[client].tasks[task].score == pytest.approx(float((predicted == labels).mean()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_model_is_made_without_composing_the_process(folder, name, monkeypatch):
+    read = _run(name, folder)[0]
+    expected = read.state.server["shared"]
+    monkeypatch.setattr(compose, "_Composer", None)
+    run = tffcl.load_run(read.directory)
+    assert isinstance(run.model(1, 1), tf.keras.Model)
+    np.testing.assert_array_equal(run._learned.server["shared"], expected)
+    with pytest.raises(TypeError):
+        run.process()
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import logging
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -32,8 +30,6 @@ from tffcl.program.results import Settings
 from tffcl.runtime import quiet
 from tffcl.transfers.options import SUPPLIED as TRANSFER_SUPPLIED
 from tffcl.transfers.options import TRANSFERS
-
-logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from tffcl.experiment.plan import Plan
@@ -315,9 +311,7 @@ class Experiment:
 
     def plan(self) -> Plan:
         """Loads the data and divides them: all that a run is built of."""
-        if "tensorflow" not in sys.modules:
-            logger.info("importing TensorFlow ...")
-            quiet.quiet_logs()  # in a notebook too
+        quiet.announce_import(self.quiet)
         from tffcl.experiment.plan import Plan
 
         return Plan(self)

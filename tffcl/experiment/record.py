@@ -185,8 +185,7 @@ def read(folder: pathlib.Path) -> dict[str, Any]:
       RunError: there is none, or it is of another version.
     """
     if not (folder / NAME).exists():
-        if not (folder / "config.json").exists():
-            raise RunError(f"{folder}: no run here (no config.json); give the folder that a run left (--output-dir)")
+        storage.check_run(folder, RunError)
         raise RunError(f"{folder} has no {NAME}: it comes from an older tffcl, or from run_program by itself; {OLD}")
     record = storage.read_object(folder / NAME, "what a run was made of", error=RunError)
     if record.get("format") != FORMAT:

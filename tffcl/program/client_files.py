@@ -120,6 +120,12 @@ class ClientFiles:
             ))  # fmt: skip
 
 
+def handle_of(state: Mapping[str, tff.Type]) -> OrderedDict[str, tff.Type]:
+    """The entries of a handle, by the entries of a client's state."""
+    handle = OrderedDict(directory=tff.TensorType(np.str_), client=_INT, version=_INT)
+    return OrderedDict(handle, run_task=state["run_task"]) if "run_task" in state else handle
+
+
 def _state_path(handle: Mapping[str, Any]) -> str:
     named = {"directory": str(handle["directory"]), "client": handle["client"]}
     return folders.state_path(named, handle["version"]).numpy().decode()
@@ -172,10 +178,7 @@ class _OverHandles:
     def __init__(self, process: ContinualProcess, stored_data: bool):
         self.inner, self.stored_data = process, stored_data
         self.state = entries(process.client_state_type)
-        handle = OrderedDict(directory=tff.TensorType(np.str_), client=_INT, version=_INT)
-        if "run_task" in self.state:
-            handle["run_task"] = self.state["run_task"]
-        self.handle = tff.to_type(handle)
+        self.handle = tff.to_type(handle_of(self.state))
         self.server = process.initialize.type_signature.result
 
     def process(self) -> HandleProcess:

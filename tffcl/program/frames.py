@@ -111,6 +111,9 @@ def _headline(
     ]  # fmt: skip
 
 
+_CURVE = "mean of the tasks so far, after each task"
+
+
 def text_of(config: Mapping[str, Any], events: Sequence[Event], scores_are: str, scores: np.ndarray) -> str:
     """A short table: what ran, its mean score at the end, and after each task."""
     lines = _headline(config, events, scores_are, scores)
@@ -118,7 +121,7 @@ def text_of(config: Mapping[str, Any], events: Sequence[Event], scores_are: str,
     widths = [max(len(name), len(value)) for name, value in lines]
     cells = [[part[place].rjust(width) for part, width in zip(lines, widths)] for place in (0, 1)]
     table = ["  ".join(cells[0]), "  ".join("-" * width for width in widths), "  ".join(cells[1])]
-    return "\n".join([*table, f"mean of the tasks so far, after each task: {curve}"])
+    return "\n".join([*table, f"{_CURVE}: {curve}"])
 
 
 def html_of(config: Mapping[str, Any], events: Sequence[Event], scores_are: str, scores: np.ndarray) -> str:
@@ -154,9 +157,11 @@ def _curve(means: Sequence[float], name: str, width: int = 260, height: int = 90
         (left, height - 4, "middle", "task 1"), (right, height - 4, "end", f"task {len(means)}"),
     ]  # fmt: skip
     words = "".join(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in ticks)
+    form = f'width="{width}" height="{height}" font-size="10" fill="currentColor" role="img"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-size="10" role="img">'
-        f"<title>{html.escape(name)}, mean of the tasks so far, after each task</title>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" {form}>'
+        f"<title>{html.escape(name)}, {_CURVE}</title>"
         f'<path d="M{left},{top}V{bottom}H{right}" fill="none" stroke="#888"/>'
         f'<polyline points="{line}" fill="none" stroke="#1f77b4" stroke-width="1.5"/>{dots}{words}</svg>'
+        f"<div><small>{html.escape(name)}, {_CURVE}</small></div>"
     )

@@ -36,8 +36,11 @@ class ProgressBar:
         self._estimate = Estimate(num_tasks, num_rounds)
         for event in past:
             self._estimate.add(event)
-        self._total, self._num_tasks = num_tasks * num_rounds, num_tasks
-        self._done = sum(event["event"] == "round" for event in past)
+        self._num_tasks, self._done = num_tasks, sum(event["event"] == "round" for event in past)
+        # Tasks that have ended had rounds of their own number, where a run is continued with another.
+        ended = [event["task"] for event in past if event["event"] == "task_end"]
+        had = sum(event["event"] == "round" and event["task"] in ended for event in past)
+        self._total = had + (num_tasks - len(ended)) * num_rounds
         self._shown = self._started = time.monotonic()
         if self._done == self._total:
             return
@@ -126,7 +129,8 @@ class Estimate:
         if not usual:
             return None
         round_seconds = sum(usual) / len(usual)
-        left = [place for task, place in self._places if (task, place) not in self._seconds]
+        ended = {task for task, place in self._seconds if place == _END}
+        left = [place for task, place in self._places if task not in ended and (task, place) not in self._seconds]
         return sum(self._expected(place, round_seconds) for place in left)
 
     def _expected(self, place: int, round_seconds: float) -> float:

@@ -437,9 +437,14 @@ def _server_arrays(state: RunState) -> dict[str, np.ndarray]:
 
 
 def _server_state(arrays: dict[str, np.ndarray], template: RunState) -> Any:
-    """Out of `_server_arrays`; KeyError or ValueError where a value is missing or of another dtype or rank."""
+    """Out of `_server_arrays`; KeyError or ValueError where a value is missing or of another dtype or rank.
+
+    Entries are in alphabetical order, the shared vector last; of a template that has it alone, only that is taken.
+    """
     leaves = []
-    for place, old in enumerate(map(np.asarray, tree.flatten(template.server))):
+    alone = list(template.server) == ["shared"]
+    first = sum(name.startswith("server/") for name in arrays) - 1 if alone else 0
+    for place, old in enumerate(map(np.asarray, tree.flatten(template.server)), first):
         leaf = arrays[f"server/{place}"]
         if leaf.dtype != old.dtype or leaf.ndim != old.ndim:
             raise ValueError(f"server state: expected {old.dtype}{old.shape}, found {leaf.dtype}{leaf.shape}")

@@ -275,7 +275,7 @@ def plot_nll_by_task(results: Mapping[str, Any], path: PathLike, *, key: str = "
     if len(curves) > 1:
         figures.legend(figure, lines)
     title = f"NLL after each task, mean over clients\n{run}".rstrip()
-    return figures.save(figure, path, title, "after learning task", "NLL (nats)")
+    return figures.save(figure, path, title, "After learning task", "NLL (nats)")
 
 
 def cumulative_megabytes(history: History, key: str) -> list[float]:

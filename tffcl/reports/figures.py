@@ -137,12 +137,14 @@ Names = Optional[Sequence[Sequence[str]]]  # [client][task], what a task is call
 # -- the accuracy matrix ------------------------------------------------------------------------------------------
 
 
-def plot_accuracy_matrix(results: Mapping[str, Any], path: PathLike, *, mean_only: bool = False) -> pathlib.Path:
+def plot_accuracy_matrix(
+    results: Mapping[str, Any], path: PathLike, *, mean_only: bool = False, beside: Sequence[np.ndarray] = ()
+) -> pathlib.Path:
     """Accuracy (%) or NLL (nats) on each task after each task: the mean over clients, then each client.
 
     A column that keeps its colour downwards is a task that is not forgotten. Empty cells: not learned yet; a dash: no
     data. Colours of accuracies go from 0 to 100 % in every picture, so that runs compare; those of NLL, which has no
-    ends, over what the picture holds.
+    ends, over what this picture and the matrices [T, T] `beside` it hold.
 
     Raises:
       InputError: no `accuracy` or `nll` in the results.
@@ -154,7 +156,7 @@ def plot_accuracy_matrix(results: Mapping[str, Any], path: PathLike, *, mean_onl
     matrices = {"Mean": metrics.accuracy_by_task(tensor)} if mean_only else _matrices(tensor)
     size = max(2.4, 0.36 * min(tensor.shape[1], MOST_NUMBERS) + 0.9)
     figure, axes = panels(len(matrices), most_columns=3, width=size + 0.3, height=size)
-    low, high = (0.0, 100.0) if key == "accuracy" else _limits(list(matrices.values()))
+    low, high = (0.0, 100.0) if key == "accuracy" else _limits([*matrices.values(), *beside])
     for axis, (title, values) in zip(axes, matrices.items()):
         image = _draw_matrix(axis, values, low, high, scheme, digits)
         axis.set_xlabel("Accuracy on task" if key == "accuracy" else "NLL on task", fontsize=9)
@@ -204,7 +206,7 @@ def _draw_matrix(axis: Any, values: np.ndarray, low: float, high: float, scheme:
     ticks = list(range(0, size, max(1, -(-size // 10))))
     axis.set_xticks(ticks, [str(tick + 1) for tick in ticks], fontsize=8)
     axis.set_yticks(ticks, [str(tick + 1) for tick in ticks], fontsize=8)
-    axis.set_ylabel("after learning task", fontsize=9)
+    axis.set_ylabel("After learning task", fontsize=9)
     axis.spines[:].set_visible(False)
     return image
 

@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from tffcl import metrics
 from tffcl.errors import InputError
 from tffcl.reports import curves, figures, runs
 from tffcl.reports.run_files import reading
@@ -41,6 +42,7 @@ figure {{ display: inline-block; margin: .5rem 1rem .5rem 0; vertical-align: top
 details {{ margin: .5rem 0; padding-left: .6rem; border-left: 3px solid #ddd; }}
 summary {{ cursor: pointer; font-weight: 600; }}
 .note {{ color: #555; }}
+figcaption {{ font-size: .85rem; }}
 @media print {{ details > * {{ display: block; }} nav {{ display: none; }} }}
 </style>
 </head>
@@ -88,10 +90,11 @@ class _Pictures:
         self._path = folder / "picture.svg"
         self.left = MOST_PICTURES
 
-    def __call__(self, draw: Callable[..., Any], *args: Any, alt: str, **options: Any) -> str:
+    def __call__(self, draw: Callable[..., Any], *args: Any, alt: str, note: str = "", **options: Any) -> str:
         draw(*args, self._path, **options)
         data = base64.b64encode(self._path.read_bytes()).decode()
-        return f'<figure><img alt="{escaped(alt, "html")}" src="data:image/svg+xml;base64,{data}"></figure>\n'
+        below = f'<figcaption class="note">{escaped(note, "html")}</figcaption>' if note else ""
+        return f'<figure><img alt="{escaped(alt, "html")}" src="data:image/svg+xml;base64,{data}">{below}</figure>\n'
 
 
 def _wide(table: str) -> str:
@@ -134,7 +137,7 @@ def _curves(rows: Sequence[Row], pictures: _Pictures) -> Iterator[str]:
     references = {row.name: finals for row in joint if (finals := runs.finals_of(row))}
     for kind, named in by_kind.items():
         accuracy = kind == "accuracy"
-        lines = {"chance": runs.chance(rows), "references": references} if accuracy else {}
+        lines: dict[str, Any] = {"chance": runs.chance(rows), "references": references} if accuracy else {}
         yield pictures(curves.plot_average_so_far, named, alt="score on the tasks so far after each task", **lines)
         if accuracy:
             several, labels = zip(*((one, name) for name, results in named.items() for one in results))
@@ -142,17 +145,24 @@ def _curves(rows: Sequence[Row], pictures: _Pictures) -> Iterator[str]:
     histories = {row.name: row.shown[0].history for row in rows if row.shown and row.name not in references}
     scored = {name: history for name, history in histories.items() if curves.has_accuracy(history)}
     if scored:
-        yield pictures(curves.plot_accuracy_by_round, scored, alt="accuracy of each task after each round, first seed")
+        note = "Of the first seed of each." if any(len(row.shown) > 1 for row in rows) else ""
+        alt = "accuracy of each task after each round"
+        yield pictures(curves.plot_accuracy_by_round, scored, alt=alt, note=note)
 
 
 def _matrices(rows: Sequence[Row], pictures: _Pictures) -> Iterator[str]:
+    by_kind: dict[str, dict[str, np.ndarray]] = {}
     for row in rows:
         for kind, results in _scored(row).items():
             tensors = [scores_of(one)[1] for one in results]
             if len({tensor.shape for tensor in tensors}) == 1 and tensors[0].shape[1] > 1:
                 # A client of a seed is one of so many: their mean is that over clients and seeds.
-                joined = {"method": row.name, kind: np.concatenate(tensors).tolist()}
-                yield pictures(figures.plot_accuracy_matrix, joined, alt=f"{row.name}: scores", mean_only=True)
+                by_kind.setdefault(kind, {})[row.name] = np.concatenate(tensors)
+    for kind, named in by_kind.items():
+        means = [metrics.accuracy_by_task(tensor) for tensor in named.values()]
+        for name, tensor in named.items():
+            joined, alt = {"method": name, kind: tensor.tolist()}, f"{name}: scores"
+            yield pictures(figures.plot_accuracy_matrix, joined, alt=alt, mean_only=True, beside=means)
 
 
 def _settings(rows: Sequence[Row]) -> str:

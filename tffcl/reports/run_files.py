@@ -23,7 +23,7 @@ def load_results(run_dir: PathLike) -> dict[str, Any]:
     """
     path = pathlib.Path(run_dir) / "results.json"
     if not os.path.lexists(path):
-        check_run(run_dir)
+        storage.check_run(run_dir)
         raise InputError(f"{path}: no such file: it is written when a run ends; resume the run to finish it")
     return storage.read_object(path, "the results of a run")
 
@@ -39,7 +39,7 @@ def load_history(run_dir: PathLike) -> list[Event]:
     """
     path = pathlib.Path(run_dir) / "history.jsonl"
     if not os.path.lexists(path):
-        check_run(run_dir)
+        storage.check_run(run_dir)
     # Bytes: a cut may fall inside a character, and text tools also split at other separators.
     lines = storage.read_regular(path, "the history of a run").split(b"\n")
     events: dict[tuple[Any, ...], Event] = {}
@@ -71,14 +71,6 @@ def reading(run_dir: PathLike) -> Iterator[None]:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InputError(f"{os.fspath(run_dir)}: its files are not as a run writes them ({error!r})") from error
-
-
-def check_run(run_dir: PathLike) -> None:
-    """Raises InputError where there is no run whose files could be missing."""
-    if not os.path.isdir(run_dir):
-        raise InputError(f"{os.fspath(run_dir)}: no such run directory")
-    if not os.path.lexists(os.path.join(run_dir, "config.json")):
-        raise InputError(f"{os.fspath(run_dir)}: expected a run directory, found no config.json in it")
 
 
 def total(value: Any) -> float:

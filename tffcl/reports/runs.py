@@ -14,7 +14,7 @@ from typing import Any, Optional
 from tffcl import metrics, storage
 from tffcl.errors import InputError
 from tffcl.program.results import results_of
-from tffcl.reports.run_files import Event, PathLike, check_run, load_history, load_results, reading, total
+from tffcl.reports.run_files import Event, PathLike, load_history, load_results, reading, total
 from tffcl.reports.tables import NO_DATA, format_bytes, render, spread
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def find_runs(paths: Iterable[PathLike]) -> list[Run]:
     found: dict[pathlib.Path, Run] = {}
     for path in map(pathlib.Path, paths):
         if os.path.lexists(os.path.join(path, "config.json")) or not os.path.isdir(path):
-            check_run(path)
+            storage.check_run(path)
             folders = [path]
         else:
             folders = sorted(each.parent for each in path.rglob("config.json"))

@@ -161,6 +161,8 @@ def _write_plots(run_dir: pathlib.Path, form: str) -> list[pathlib.Path]:
         return run_dir / "plots" / f"{name}.{form}"
 
     history = load_history(run_dir)
+    if not any(event.get("event") == "round" for event in history):
+        raise InputError(f"{run_dir / 'history.jsonl'} holds no round yet; nothing to plot")
     paths = [plot_communication(history, path("communication"))]
     what = "accuracy" if has_accuracy(history) else "nll"
     for client in clients_of(history)[-MOST_CLIENTS:]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import warnings
 from typing import Any
 
@@ -31,6 +32,21 @@ def quiet_logs() -> None:
         for category in (DeprecationWarning, FutureWarning):
             warnings.filterwarnings("ignore", category=category, module=pattern)
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
+    warnings.filterwarnings("ignore", message="IProgress not found")  # progress comes in lines then
+
+
+def announce_import(quiet: bool = False) -> None:
+    """Says that TensorFlow is imported now, which takes seconds, and silences it; nothing where it is there already.
+
+    Where nobody shows what is logged, in a script or a notebook, it says so on stderr, as the progress of a run does.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    logger, line = logging.getLogger("tffcl"), "importing TensorFlow ..."
+    logger.info(line)
+    if not (quiet or logger.hasHandlers()):
+        sys.stderr.write(f"{line}\n")
+    quiet_logs()  # in a notebook too
 
 
 # Importing TensorFlow and tracing make millions of objects that stay, and the usual collection of garbage looks through

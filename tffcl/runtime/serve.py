@@ -87,6 +87,15 @@ def serve(host: str, port: int, threads: Optional[int]) -> None:
         _print("ended: the worker is gone")
 
 
+def main() -> None:
+    """The program of a `ContainedWorker`, whose options are in its environment."""
+    try:
+        serve("127.0.0.1", 0, None)
+    except errors.RunError as error:
+        _print(str(error))
+        sys.exit(worker_lib.NOT_CONTAINED if isinstance(error, worker_lib.NotContained) else 1)
+
+
 def _contain(host: str) -> bool:
     """Enters a network namespace; False where there is none and the worker may listen everywhere."""
     try:
@@ -94,7 +103,7 @@ def _contain(host: str) -> bool:
     except OSError as error:
         if host in _ALL_ADDRESSES:
             return False
-        raise errors.RunError(
+        raise worker_lib.NotContained(
             f"cannot keep the worker to {host}: TFF's worker binds all interfaces, and this system allows no network "
             f"namespace that would contain it ({error.strerror or error}); run it as root or in a container, or say "
             "--host 0.0.0.0 where everybody who reaches this machine may run anything on it"

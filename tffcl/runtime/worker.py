@@ -15,6 +15,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import importlib.util
+import logging
 import os
 import pathlib
 import queue
@@ -30,6 +31,8 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from tffcl import errors
+
+logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 5.0
@@ -137,6 +140,10 @@ def worker_environment(num_threads: Optional[int] = None, repeatable: bool = Tru
     return environment
 
 
+class NotContained(errors.RunError):
+    """A worker that cannot be kept to one address: the system allows no network namespace."""
+
+
 class Worker:
     """One TFF worker process on this machine, ended on every kind of exit of this process.
 
@@ -144,18 +151,23 @@ class Worker:
     trust. Its output goes to a file without a name: it leaves no file behind and holds no pipe open.
     """
 
+    _reserved: Optional[socket.socket] = None
+
     def __init__(self, num_threads: Optional[int] = None, start_timeout: float = 60.0, repeatable: bool = True) -> None:
         """Starts the worker and waits until it accepts connections, at most `start_timeout` seconds.
 
         Raises:
           RunError: If the worker is missing, ends at once, or does not answer in time.
         """
-        binary, environment = find_worker_binary(), worker_environment(num_threads, repeatable)
+        binary = find_worker_binary()
         self._reserved = _reserve_port()
         self.port: int = self._reserved.getsockname()[1]
+        self._start([str(binary), f"--port={self.port}"], worker_environment(num_threads, repeatable), start_timeout)
+
+    def _start(self, args: Sequence[str], environment: dict[str, str], start_timeout: float) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
         self._process = start_bound_process(
-            [str(binary), f"--port={self.port}"],
+            args,
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -167,9 +179,9 @@ class Worker:
         atexit.register(self.close)
         try:
             deadline = time.monotonic() + start_timeout
-            while not self._accepts_connections():
+            while not self._ready():
                 if self.ended:
-                    raise errors.RunError(f"cannot start a run: {self.describe()}")
+                    raise self._failed()
                 if time.monotonic() > deadline:
                     raise errors.RunError(
                         f"cannot start a run: the TFF worker did not answer within {start_timeout:g} s"
@@ -178,6 +190,10 @@ class Worker:
         except BaseException:
             self.close()
             raise
+
+    def _failed(self) -> errors.RunError:
+        """The error for a worker that has ended before it was ready."""
+        return errors.RunError(f"cannot start a run: {self.describe()}")
 
     @property
     def pid(self) -> int:
@@ -202,11 +218,15 @@ class Worker:
             return f"the TFF worker (pid {self.pid}) does not answer"
         end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-        lines = []
-        if not self._output.closed:
-            self._output.seek(0)
-            lines = [line.strip() for line in self._output.read().decode(errors="replace").split("\n") if line.strip()]
-        return f"the TFF worker (pid {self.pid}) {end}{hint}" + "".join(f": {line}" for line in lines[-1:])
+        return f"the TFF worker (pid {self.pid}) {end}{hint}" + "".join(f": {line}" for line in self._lines()[-1:])
+
+    def _lines(self) -> list[str]:
+        """What has been printed so far."""
+        if self._output.closed:
+            return []
+        size = os.fstat(self._output.fileno()).st_size
+        content = os.pread(self._output.fileno(), size, 0)  # which does not move where it is written
+        return [line.strip() for line in content.decode(errors="replace").split("\n") if line.strip()]
 
     def close(self) -> None:
         """Ends the worker and waits for it; a second call does nothing."""
@@ -214,11 +234,15 @@ class Worker:
             return
         atexit.unregister(self.close)
         if not self.ended:
-            self._process.kill()  # it holds nothing that is worth an orderly end
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_SECONDS)
+            self._end()
         self._output.close()
-        self._reserved.close()
+        if self._reserved is not None:
+            self._reserved.close()
+
+    def _end(self) -> None:
+        self._process.kill()  # it holds nothing that is worth an orderly end
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
 
     def __enter__(self) -> Worker:
         return self
@@ -226,12 +250,90 @@ class Worker:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _accepts_connections(self) -> bool:
+    def _ready(self) -> bool:
         try:
             socket.create_connection(("localhost", self.port), timeout=1.0).close()
         except OSError:
             return False
         return True
+
+
+class ContainedWorker(Worker):
+    """A worker that only this machine reaches: `tffcl worker` on a free port of 127.0.0.1, as a child of this process.
+
+    The worker itself is in a network namespace of its own, see `tffcl.runtime.serve`.
+    """
+
+    def __init__(self, num_threads: Optional[int] = None, start_timeout: float = 60.0, repeatable: bool = True) -> None:
+        """Starts the worker. See `Worker`.
+
+        Raises:
+          NotContained: the system allows no network namespace.
+        """
+        find_worker_binary()
+        program = [sys.executable, "-I", "-c", _SERVE, os.pathsep.join(sys.path)]
+        self._pid: Optional[int] = None
+        self._start(program, worker_environment(num_threads, repeatable), start_timeout)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the worker."""
+        return self._process.pid if self._pid is None else self._pid
+
+    @property
+    def address(self) -> str:
+        """Target for a gRPC channel."""
+        return f"127.0.0.1:{self.port}"
+
+    def describe(self) -> str:
+        """See `Worker.describe`: the proxy describes the worker in its last line, and ends with it."""
+        try:
+            code = self._process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"the TFF worker (pid {self.pid}) does not answer"
+        if code < 0:
+            return f"the proxy of the TFF worker (pid {self.pid}) was ended by {signal.Signals(-code).name}"
+        return "".join(self._lines()[-1:])
+
+    def _ready(self) -> bool:
+        found = [match for match in map(_READY.match, self._lines()) if match is not None]
+        for match in found:
+            self.port, self._pid = int(match[1]), int(match[2])
+        return bool(found)
+
+    def _failed(self) -> errors.RunError:
+        kind = NotContained if self._process.returncode == NOT_CONTAINED else errors.RunError
+        return kind(f"cannot start a run: {self.describe()}")
+
+    def _end(self) -> None:
+        self._process.terminate()  # which ends the worker before itself
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+            return
+        super()._end()
+
+
+NOT_CONTAINED = 3  # exit code of a `ContainedWorker` on a system that allows no network namespace
+_SERVE = """
+import os, sys
+sys.path[:] = sys.argv[1].split(os.pathsep)
+from tffcl.runtime import serve
+serve.main()
+"""
+_contains = True  # as long as nothing else is known of this system
+_READY = re.compile(r"ready: a TFF worker listens on 127\.0\.0\.1:(\d+) \(pid (\d+)\)")
+
+
+def start(num_threads: Optional[int] = None, repeatable: bool = True) -> Worker:
+    """A worker of this process, contained where the system allows it; see `Worker`."""
+    global _contains
+    if _contains:
+        try:
+            return ContainedWorker(num_threads, repeatable=repeatable)
+        except NotContained as error:
+            _contains = False
+            logger.info("workers of this machine listen on all of its interfaces (%s)", error)
+    return Worker(num_threads, repeatable=repeatable)
 
 
 def _reserve_port() -> socket.socket:

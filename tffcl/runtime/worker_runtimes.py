@@ -265,7 +265,7 @@ class LocalRuntime(Runtime):
     ) -> None:
         """Starts the worker, which takes about a second. See `local`."""
         errors.check_whole("default_num_clients", default_num_clients, 0)
-        self.worker = worker_lib.Worker(num_threads, repeatable=repeatable)
+        self.worker = worker_lib.start(num_threads, repeatable)
         self._stub = WorkerStub(self.worker.address, self._lost)
         super().__init__(WorkerContext(WorkerExecutorFactory(self._stub, default_num_clients)))
 
@@ -365,7 +365,7 @@ class LocalWorkers(RemoteRuntime):
         errors.check_whole("num_workers", num_workers, 1)
         with contextlib.ExitStack() as started:
             self.processes = [
-                started.enter_context(worker_lib.Worker(num_threads, repeatable=repeatable)) for _ in range(num_workers)
+                started.enter_context(worker_lib.start(num_threads, repeatable)) for _ in range(num_workers)
             ]
             super().__init__([process.address for process in self.processes], **options)
             for worker, process in zip(self.workers, self.processes):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 from collections import OrderedDict
-from typing import Any, Union
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +18,8 @@ from tffcl.templates.contract import ClientWork, ContinualProcess, FinalizerProc
 from tffcl.templates.tff_types import as_type, at_clients, at_server, ordered, select_types
 
 AggregationFactory = Union[tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory]
+
+_in_parts: contextvars.ContextVar[bool] = contextvars.ContextVar("in_parts", default=False)
 
 _KEY, _COUNT = tff.TensorType(np.int32, [2]), tff.TensorType(np.int32)
 
@@ -34,7 +39,30 @@ def compose_continual_process(
       ContractError: the parts do not fit; the message names the part, the expected and the found type.
     """
     _check_kinds(client_work, aggregator, finalizer)
+    if _in_parts.get():
+        return Parts(client_work, aggregator, finalizer)  # type: ignore[return-value]
     return _Composer(client_work, aggregator, finalizer).process()
+
+
+class Parts(NamedTuple):
+    """What a process is composed of."""
+
+    work: ClientWork
+    aggregator: AggregationFactory
+    finalizer: FinalizerProcess
+
+
+@contextlib.contextmanager
+def in_parts() -> Iterator[None]:
+    """Inside, `compose_continual_process` returns `Parts`: no computation is traced, which is what takes seconds.
+
+    For whoever needs the network and the layout of states alone, of a builder that does no more than compose.
+    """
+    token = _in_parts.set(True)
+    try:
+        yield
+    finally:
+        _in_parts.reset(token)
 
 
 def _check_kinds(client_work: Any, aggregator: Any, finalizer: Any) -> None:

@@ -123,6 +123,8 @@ class ContinuedPlan(FinishedPlan):
     def _loaded(self, data: str, text_column: str, label_column: str) -> Any:
         """The new data set, of the run's kind."""
         found = loading.natural_kind(data, text_column)
+        if self.kind == "text" and pathlib.Path(data).suffix in (".csv", ".tsv", ".jsonl"):
+            found = "text"  # a table that has no texts, or is none, is refused for what it lacks
         if self.kind not in loading._ALSO[found]:
             raise InputError(f"{self._run.directory} learned from {self.kind} data, and {data} holds {found} data")
         columns = {"text_column": text_column, "label_column": label_column} if loading.is_table(data) else {}

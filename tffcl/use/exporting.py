@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 import tempfile
 from typing import TYPE_CHECKING, Union
 
@@ -48,15 +47,14 @@ def export(
         raise InputError(f"{target} is there already; give another path")
     storage.check_folder(target.absolute().parent, "the folder of a model")
     plain = keras_models.build(run, client, task)
-    target.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=storage.TEMPORARY) as folder:
-        made = pathlib.Path(folder) / f"model{ending or ''}"
-        try:
+    storage.make_folder(target.absolute().parent, "the folder of a model")
+    try:
+        with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=storage.TEMPORARY) as folder:
+            made = pathlib.Path(folder) / f"model{ending or ''}"
             _WRITERS[format](plain, made)
             os.replace(made, target)
-        except OSError as error:
-            shutil.rmtree(made, ignore_errors=True)
-            raise storage.cannot_write(target, error) from error
+    except OSError as error:
+        raise storage.cannot_write(target, error) from error
     if format != "tflite":
         return [target]
     beside = target.with_name(f"{target.name}.json")

@@ -9,7 +9,7 @@ import logging
 import os
 import pathlib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
@@ -22,11 +22,11 @@ from tffcl.experiment import Experiment, frozen, loading, record
 from tffcl.experiment.plan import Plan
 from tffcl.models import KerasNetwork, Network
 from tffcl.models.registry import NETWORKS, NetworkPart
-from tffcl.program import frames
+from tffcl.program import client_files, frames
 from tffcl.program.results import results_of
 from tffcl.program.run_directory import Checkpoints, History
 from tffcl.program.state import ClientStore, RunState
-from tffcl.templates import ContinualProcess, tff_types
+from tffcl.templates import ContinualProcess, compose, tff_types
 from tffcl.transfers import KnowledgeBase
 
 if TYPE_CHECKING:
@@ -68,17 +68,26 @@ class FinishedPlan(Plan):
         self.transfer = self._transfer()
         self.recorded, self.frozen = {}, None
 
+    @property
+    def own_method(self) -> bool:
+        """Whether the method's code is the user's."""
+        return _own_method(self.record["method"])
+
     def rehearsal_model(self, pretrained: bool, noise: bool) -> RehearsalModel:
         """FIL-VER's frozen encoder with a classifier, as the run directory holds them."""
         del pretrained
         return frozen.kept_model(self, noise, pathlib.Path(str(self.folder)))
 
 
+def _own_method(name: str) -> bool:
+    return any(map(registry.METHODS.is_own, name.split("@")))
+
+
 def _experiment(recorded: dict[str, Any], folder: pathlib.Path, allow_code: bool) -> Experiment:
     method, network = recorded["method"], recorded["network"]
     if method is None:
         raise RunError(f"{folder}: its method was given as an object, and stands in no file; {record.OLD}")
-    if any(map(registry.METHODS.is_own, method.split("@"))) and not allow_code:
+    if _own_method(method) and not allow_code:
         raise RunError(
             f"{folder}: its method is {method}, whose code would run: allow it with --allow-code, or in Python "
             "load_run(..., allow_code=True)"
@@ -257,27 +266,55 @@ class FinishedRun:
             return self.process()
 
     @functools.cached_property
+    def _work(self) -> Any:
+        """The client work: network and layout of states. Only a method of the user's is composed for it."""
+        if self.plan.own_method:
+            return self._process.work
+        with _without_information(), compose.in_parts():
+            return self.process().work
+
+    @functools.cached_property
     def state(self) -> RunState:
         """The state at the last checkpoint: server, clients, knowledge base.
 
+        States that clients keep themselves (`--client-dir`) are read where they lie.
+
         Raises:
-          RunError: there is none, or clients keep their states themselves.
+          RunError: there is none, or the clients' files are not on this machine.
         """
         return self.read_state()
 
     def read_state(self) -> RunState:
         """`state`, read anew: whoever gets it may change it."""
-        if self.settings.get("client_store") == "files":
-            raise RunError(f"{self.directory}: its clients keep their states themselves (--client-dir), not here")
-        nothing: Any = np.zeros([0])
         with _without_information(), runtime.in_process():
             server = self._process.initialize()
-        names = tff_types.entries(self._process.client_state_type)
-        store = ClientStore([dict.fromkeys(names, nothing) for _ in range(self.num_clients)])
-        template = RunState(server, store, KnowledgeBase(self._process.knowledge_size))
+        process = self._process
+        return self._read(server, tff_types.entries(process.client_state_type), process.knowledge_size)
+
+    @functools.cached_property
+    def _learned(self) -> RunState:
+        """`state` with no more of the server's than its shared vector, without a process."""
+        work = self._work
+        if self.plan.own_method:
+            return self.state
+        shared = {"shared": np.zeros(work.shared_type.shape, np.float32)}
+        return self._read(shared, work.state_type, work.knowledge_size)
+
+    def _read(self, server: Any, names: Mapping[str, Any], knowledge_size: int) -> RunState:
+        kept = self.settings.get("client_store") == "files"
+        held = client_files.handle_of(names) if kept else names
+        store = ClientStore([dict.fromkeys(held, np.zeros([0])) for _ in range(self.num_clients)])
+        template = RunState(server, store, KnowledgeBase(knowledge_size))
         found = Checkpoints(self.directory / "checkpoints").latest(template, History(self.directory / "history.jsonl"))
         if found is None:
             raise RunError(f"{self.directory} holds no checkpoint, and models come from the last of a run")
+        if kept:
+            try:
+                states = [client_files.read_state(found.store[client]) for client in range(len(store))]
+                found.store = ClientStore({name: state[name] for name in names} for state in states)
+            except (RunError, KeyError) as error:
+                reason = f"a state lacks {error}" if isinstance(error, KeyError) else error
+                raise RunError(f"{self.directory}: its clients keep their states themselves; {reason}") from None
         return found
 
     def parameters(self, client: int, task: int) -> Parameters:
@@ -292,12 +329,12 @@ class FinishedRun:
         from tffcl.client_works import DecomposedWork, PlainWork, RehearsalWork
 
         self.check(client, task)
-        state, work = self.state, self._process.work
+        state, work = self._learned, self._work
         if isinstance(work, RehearsalWork):
             return Parameters(work.model, np.asarray(state.server["shared"]), np.zeros([0], np.float32))
         own = self._own_number(client, task)
         held = state.store[client]
-        view = {name: tf.convert_to_tensor(value) for name, value in self._process.task_view(held, own).items()}
+        view = {name: tf.convert_to_tensor(value) for name, value in work.task_view(held, own).items()}
         if isinstance(work, DecomposedWork):
             ids = state.selections[task][client]
             return Parameters(
@@ -372,8 +409,7 @@ def load_run(directory: Union[str, os.PathLike[str]], *, allow_code: bool = Fals
       RunError: there is no run, or its files are damaged.
     """
     folder = pathlib.Path(directory)
-    if not (folder / "config.json").exists():
-        raise RunError(f"{folder}: no run here (no config.json); give the folder that a run left (--output-dir)")
+    storage.check_run(folder, RunError)
     return FinishedRun(folder, allow_code)
 
 
