@@ -66,7 +66,9 @@ def notebook(page: str) -> str:
 
     page = re.sub(r"<!--.*?-->\n", "", page).replace("```py\n", "```python\n")
     page = re.sub(r"\[([^\]]+)\]\((?:\.\./)*([^):#]+)[^):]*\)", r"\1 (docs/\2)", page)  # no page stands beside it
-    kernel = v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    kernel = v4.new_notebook(
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    )
     read = jupytext.reads(f"{jupytext.writes(kernel, 'md')}\n{page}", "md")
     cells: list[Any] = []
     for cell in read.cells:

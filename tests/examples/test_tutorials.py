@@ -55,7 +55,8 @@ def test_the_page_on_workers_runs_as_printed_but_for_its_ports(tmp_path):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             ports[port] = str(free.getsockname()[1])
-    shell = re.sub("900[12]", lambda found: ports[found[0]], SHELL["workers"]).replace("--num-rounds 5", "--num-rounds 2")
+    shell = re.sub("900[12]", lambda found: ports[found[0]], SHELL["workers"])
+    shell = shell.replace("--num-rounds 5", "--num-rounds 2")
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
     command = ["bash", "-c", f"trap 'kill -9 $(cat worker-?.pid) 2>/dev/null' EXIT\nset -e\n{shell}"]
     environment = {**os.environ, "PATH": path}

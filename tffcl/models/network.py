@@ -23,6 +23,8 @@ Tensors = Mapping[str, tf.Tensor]
 class Network(abc.ABC):
     """A model with `num_foreign` places for the adaptives of other clients.
 
+    Shown in docs/contract.md.
+
     Attributes:
       kernels: layout of the kernels that are shared (and decomposed, where the method does so).
       local: layout of the parameters that belong to a task.
@@ -119,7 +121,10 @@ def competing(logits: tf.Tensor, context: Tensors) -> tf.Tensor:
 
 
 def with_label_mask(network: AnyNetwork) -> AnyNetwork:
-    """The classifier, whose contexts from now on say which labels compete (see `competing`)."""
+    """The classifier, whose contexts from now on say which labels compete (see `competing`).
+
+    Shown with `Network`.
+    """
     network.context_type = OrderedDict(network.context_type, **label_mask_type(network.max_classes))
     return network
 
@@ -135,7 +140,10 @@ def occurring(labels: tf.Tensor, size: int) -> tf.Tensor:
 
 
 class Classifier(Network):
-    """A network that scores classes; examples have an int32 `label`."""
+    """A network that scores classes; examples have an int32 `label`.
+
+    Shown with `Network`.
+    """
 
     max_classes: int
 

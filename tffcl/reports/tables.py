@@ -31,6 +31,8 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
     known, and with the newest parameters; where all tasks were pooled, on each of the original ones alone. A column
     that no run has a value for is left out.
 
+    Shown in docs/runs.md.
+
     Raises:
       InputError: no results.
     """
@@ -67,6 +69,8 @@ def _render_columns(columns: Mapping[str, Sequence[str]], text: Sequence[str], f
 def accuracy_matrix_table(results: Mapping[str, Any], *, client: int | None = None, form: str = "text") -> str:
     """Accuracy (%) or NLL (nats) on each task, a row for the time after each task.
 
+    Shown with `results_table`.
+
     Args:
       results: what `load_results` gives.
       client: 0 .. C-1, or None for the mean over clients.
@@ -89,6 +93,8 @@ def accuracy_matrix_table(results: Mapping[str, Any], *, client: int | None = No
 def nll_by_task_table(results: Mapping[str, Any], *, form: str = "text") -> str:
     """What `plot_nll_by_task` draws of one run's "nll", as numbers.
 
+    Shown with `results_table`.
+
     Raises:
       InputError: results without NLL.
     """
@@ -103,7 +109,10 @@ def nll_by_task_table(results: Mapping[str, Any], *, form: str = "text") -> str:
 
 
 def by_task_table(runs: Mapping[str, Mapping[str, Any]], *, form: str = "text") -> str:
-    """A row for each run: accuracy (%) on each task at the end and on average, what was forgotten, sent and held."""
+    """A row for each run: accuracy (%) on each task at the end and on average, what was forgotten, sent and held.
+
+    Shown in examples/fil_ver_emnist.py.
+    """
     most = max(len(results["accuracy_by_task"][-1]) for results in runs.values())
     header = ["accuracy %", *(f"task {task + 1}" for task in range(most)), "average", "forgotten", "sent up",
               "client memory", "server memory"]  # fmt: skip
