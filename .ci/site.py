@@ -86,13 +86,22 @@ def notebook(page: str) -> str:
 
 
 class Examples(griffe.Extension):
-    """Examples in docstrings are code: lines from `>>>` to the next empty one."""
+    """Examples in docstrings are code, lines from `>>>` to the next empty one; where one is shown is a link."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Puts fences around them."""
+        """Puts fences around them, and makes links."""
         if obj.docstring is not None:
-            text = obj.docstring.value
-            obj.docstring.value = re.sub(r"(?m)^( *)(>>> (?:.+\n?)+)", r"\1```pycon\n\1\2\n\1```\n", text)
+            text = re.sub(r"(?m)^( *)(>>> (?:.+\n?)+)", r"\1```pycon\n\1\2\n\1```\n", obj.docstring.value)
+            text = re.sub(r"Shown in docs/(\S+\.md)\.", r"Shown in [docs/\1](../../\1).", text)
+            obj.docstring.value = re.sub(r"Shown with `(\w+)`\.", _beside, text)
+
+
+def _beside(found: re.Match[str]) -> str:
+    stubs = sorted(SOURCES.glob("*/__init__.pyi"))
+    every = [name for stub in stubs for name in public_names(stub.parent, f"tffcl.{stub.parent.name}")]
+    every += public_names(SOURCES, "tffcl")
+    name = next(name for name in every if name.rpartition(".")[2] == found[1])
+    return f"Shown with [`{found[1]}`][{name}]."
 
 
 def api_pages() -> dict[str, str]:
