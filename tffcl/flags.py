@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import logging
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -321,6 +322,7 @@ def exit_with(command: click.Command, name: str = "tffcl", args: Optional[Sequen
     """Runs a click command and ends the process: 0, 2 for wrong input (`name: error: ...`), 130 for Ctrl-C."""
     quiet.quiet_logs()  # before anything imports TensorFlow
     quiet.collect_seldom()
+    os.environ.pop("MPLBACKEND", None)  # pictures go to files; a notebook's own backend need not be installed here
     _show_lines(name)
     try:
         sys.exit(command.main(args=args, prog_name=name, standalone_mode=False) or 0)

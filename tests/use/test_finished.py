@@ -347,7 +347,7 @@ def test_snippets_of_the_pages_on_runs_run(folder, tmp_path, monkeypatch, capsys
     snippets = re.findall(r"<!-- run -->\n```python\n(.*?)```", pages, re.S)
     assert len(snippets) == 3
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "questions").symlink_to(folder / "run")
+    shutil.copytree(folder / "run", tmp_path / "runs" / "questions")
     for format, name in (("keras", "model.keras"), ("savedmodel", "model")):
         use.export(_run(folder), 0, 1, format, tmp_path / name)
     monkeypatch.chdir(tmp_path)
