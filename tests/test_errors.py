@@ -37,6 +37,7 @@ def test_the_page_that_explains_an_error_is_there_with_its_heading(page):
     [
         (errors.WordVectorError("line 3"), "word-vectors"),
         (errors.DatasetError("no column 'text'"), "data-of-ones-own"),
+        (errors.InputError("data set: no data set is called 'a.csv'; ... or my_file.py:NAME"), "data-of-ones-own"),
         (errors.DatasetError("trec is not at hand; set TFFCL_DATA_DIR"), "data-without-internet"),
         (errors.RunError("lost all workers (a:1, b:2)"), "when-a-worker-gets-lost"),
         (errors.run_exists("runs/a"), "resume"),

@@ -59,6 +59,7 @@ PAGES = (
     (StreamError, "", "docs/explained.md#what-can-differ-from-task-to-task"),
     (DatasetError, "TFFCL_DATA_DIR|download|checksum", "docs/how-to.md#data-without-internet"),
     (DatasetError, "", "docs/how-to.md#data-of-ones-own"),
+    (InputError, "no data set is called", "docs/how-to.md#data-of-ones-own"),
     (ContractError, "", "docs/contract.md#writing-a-new-method"),
     (RunError, "[Ww]orker", "docs/runtime.md#when-a-worker-gets-lost"),
     (RunError, "holds a run|resume|another process", "docs/how-to.md#resume"),
