@@ -22,6 +22,9 @@ def main() -> int:
     if (found.parent / "datasets").is_dir() and not any((found.parent / "datasets" / "sample").glob("*")):
         print("the wheel lacks tffcl/datasets/sample")
         return 1
+    if not (found.parent / "py.typed").exists() or any(installed.glob("tests*")):
+        print("the wheel lacks tffcl/py.typed, or carries tests")
+        return 1
     print(f"{len(modules)} modules import outside the repository")
     return 0
 

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages that are made from the sources, the options and the registry when the site is built.
+"""A hook of mkdocs: what is made when the site is built: pages of the sources, the options and the registry; notebooks.
 
 `uv run --group docs mkdocs build` builds it into site/, strictly: a dead link ends it. `mkdocs serve` shows it while
 one writes. TensorFlow is not imported.
@@ -35,19 +35,73 @@ def on_files(files: Files, config: Any) -> Files:
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
         text = (ROOT / name).read_text()
         pages[f"reference/{name.lower()}"] = re.sub(r"\]\(docs/", "](../", text)  # seen from reference/
+    pages.update({_notebook_of(path): notebook((ROOT / "docs" / path).read_text()) for path in _tutorials(config)})
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
 
 
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Under the title of a tutorial stands a link to its notebook."""
+    if page.file.src_uri not in _tutorials(config):
+        return markdown
+    name = _notebook_of(page.file.src_uri).rpartition("/")[2]
+    link = f'[Open as a notebook]({name}){{ .md-button download="{name}" }}'
+    return re.sub(r"(?m)\A(# .*)$", rf"\1\n\n{link}", markdown.lstrip(), count=1)
+
+
+def _tutorials(config: Any) -> list[str]:
+    return next(entry["Tutorials"] for entry in config.nav if "Tutorials" in entry)
+
+
+def _notebook_of(page: str) -> str:
+    return page.replace(".md", ".ipynb")
+
+
+def notebook(page: str) -> str:
+    """A tutorial as a Jupyter notebook: its Python and its commands are cells, what they print stands below them."""
+    import jupytext
+    import nbformat
+    from nbformat import v4
+
+    page = re.sub(r"<!--.*?-->\n", "", page).replace("```py\n", "```python\n")
+    page = re.sub(r"\[([^\]]+)\]\((?:\.\./)*([^):#]+)[^):]*\)", r"\1 (docs/\2)", page)  # no page stands beside it
+    kernel = v4.new_notebook(
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    )
+    read = jupytext.reads(f"{jupytext.writes(kernel, 'md')}\n{page}", "md")
+    cells: list[Any] = []
+    for cell in read.cells:
+        printed = re.match(r"```text\n(.*?)```\n*", cell.source, re.S) if cells else None
+        if cell.cell_type == "markdown" and printed and cells[-1].cell_type == "code":
+            cells[-1].outputs = [v4.new_output("stream", name="stdout", text=printed[1])]
+            cell.source = cell.source[printed.end() :]
+        if cell.source:
+            cells.append(cell)
+    made = v4.new_notebook(cells=cells, metadata=kernel.metadata)
+    for number, cell in enumerate(made.cells):
+        cell.id = f"cell-{number}"  # the same in every build
+    nbformat.validate(made)
+    return nbformat.writes(made) + "\n"
+
+
 class Examples(griffe.Extension):
-    """Examples in docstrings are code: lines from `>>>` to the next empty one."""
+    """Examples in docstrings are code, lines from `>>>` to the next empty one; where one is shown is a link."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Puts fences around them."""
+        """Puts fences around them, and makes links."""
         if obj.docstring is not None:
-            text = obj.docstring.value
-            obj.docstring.value = re.sub(r"(?m)^( *)(>>> (?:.+\n?)+)", r"\1```pycon\n\1\2\n\1```\n", text)
+            text = re.sub(r"(?m)^( *)(>>> (?:.+\n?)+)", r"\1```pycon\n\1\2\n\1```\n", obj.docstring.value)
+            text = re.sub(r"Shown in docs/(\S+\.md)\.", r"Shown in [docs/\1](../../\1).", text)
+            obj.docstring.value = re.sub(r"Shown with `(\w+)`\.", _beside, text)
+
+
+def _beside(found: re.Match[str]) -> str:
+    stubs = sorted(SOURCES.glob("*/__init__.pyi"))
+    every = [name for stub in stubs for name in public_names(stub.parent, f"tffcl.{stub.parent.name}")]
+    every += public_names(SOURCES, "tffcl")
+    name = next(name for name in every if name.rpartition(".")[2] == found[1])
+    return f"Shown with [`{found[1]}`][{name}]."
 
 
 def api_pages() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 
 import click
@@ -321,6 +322,17 @@ def ended(command):
     with pytest.raises(SystemExit) as exit_info:
         exit_with(command, "program", [])
     return exit_info.value.code
+
+
+def test_a_command_in_a_notebook_draws_without_the_notebook_s_backend(monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "module://notebook_alone.backend")
+    seen = []
+
+    @click.command()
+    def command():
+        seen.append(os.environ.get("MPLBACKEND"))
+
+    assert (ended(command), seen) == (0, [None])
 
 
 @pytest.mark.parametrize(

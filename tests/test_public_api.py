@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pathlib
+import re
 import subprocess
 import sys
 import typing
@@ -29,6 +31,46 @@ def test_every_name_of_a_room_says_what_it_is(room):
         assert union or value.__doc__, f"{room}.{name} says nothing of itself"
     with pytest.raises(AttributeError):
         getattr(module, "no_such_name")  # noqa: B009 - an unknown name must not be found lazily
+
+
+def docstrings():
+    """{(room, name): docstring} of the public functions and classes, read from the sources; a name is listed once."""
+    found = {}
+    for stub in [PACKAGE / "__init__.pyi", *(PACKAGE / room / "__init__.pyi" for room in ROOMS)]:
+        for line in ast.parse(stub.read_text()).body:
+            if not isinstance(line, ast.ImportFrom) or line.module is None:
+                continue
+            path = stub.parent.joinpath(*line.module.split("."))
+            source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            names = {alias.name for alias in line.names}
+            for node in ast.parse(source.read_text()).body:
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in names:
+                    found[stub.parent.name, node.name] = ast.get_docstring(node) or ""
+    return found
+
+
+DOCSTRINGS = docstrings()
+
+
+def example_of(text, name):
+    """Whether a docstring has an example that runs, or names a page or an example that shows it."""
+    shown = re.search(r"Shown in (\S+)\.(?:\s|$)", text)
+    if shown is None:
+        return ">>> " in text
+    page = PACKAGE.parent / shown[1]
+    return re.search(rf"\b{name}\b", page.read_text()) is not None
+
+
+@pytest.mark.parametrize(("room", "name"), DOCSTRINGS)
+def test_every_public_docstring_has_an_example_that_runs_or_says_where_one_is(room, name):
+    text = DOCSTRINGS[room, name]
+    beside = re.search(r"Shown with `(\w+)`\.", text)
+    if beside is None:
+        assert example_of(text, name), f"{room}.{name}: no >>>, no 'Shown in PAGE.', no 'Shown with `NAME`.'"
+    else:
+        others = [(text, other) for (_, other), text in DOCSTRINGS.items() if other == beside[1]]
+        assert others, f"{room}.{name}: {beside[1]} is no public name"
+        assert all(example_of(*each) for each in others), f"{room}.{name}: {beside[1]} has no example either"
 
 
 def test_the_package_shows_its_rooms_and_what_a_run_needs():

@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import numbers
+import re
 import typing
 
 
@@ -50,6 +51,34 @@ class OperationError(RunError):
 
     def __str__(self) -> str:
         return ": ".join(self.args)
+
+
+# Where what is wrong is explained: the class of an error, words of its message, the page. The first that fits counts.
+PAGES = (
+    (WordVectorError, "", "docs/how-to.md#word-vectors"),
+    (StreamError, "", "docs/explained.md#what-can-differ-from-task-to-task"),
+    (DatasetError, "TFFCL_DATA_DIR|download|checksum", "docs/how-to.md#data-without-internet"),
+    (DatasetError, "", "docs/how-to.md#data-of-ones-own"),
+    (InputError, "no data set is called", "docs/how-to.md#data-of-ones-own"),
+    (ContractError, "", "docs/contract.md#writing-a-new-method"),
+    (RunError, "[Ww]orker", "docs/runtime.md#when-a-worker-gets-lost"),
+    (RunError, "holds a run|resume|another process", "docs/how-to.md#resume"),
+    (RunError, "allow-code|older tffcl|no run here", "docs/from-run-to-use.md"),
+    (InputError, r"\bmodel: ", "docs/contract.md#writing-a-new-method"),
+    (InputError, r"\.py\b|\.py:", "docs/own_parts.md"),
+)
+
+
+def page_of(error: Exception) -> typing.Optional[str]:
+    """The page of the documentation that explains an error; None where none does.
+
+    >>> page_of(StreamError("label 3 has too few documents"))
+    'docs/explained.md#what-can-differ-from-task-to-task'
+    """
+    for kind, words, page in PAGES:
+        if isinstance(error, kind) and re.search(words, str(error)):
+            return page
+    return None
 
 
 def check_above_zero(name: str, value: float) -> None:

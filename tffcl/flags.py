@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import logging
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ import click
 
 from tffcl.algorithms import registry
 from tffcl.algorithms.method import Method
-from tffcl.errors import InputError, TffclError
+from tffcl.errors import InputError, TffclError, page_of
 from tffcl.experiment import Experiment, loading
 from tffcl.experiment.groups import SCENARIOS, data_with_defaults
 from tffcl.options import Field, OptionError, fields_of, flat, parse, shown
@@ -291,6 +292,8 @@ def run_and_show(experiment: Experiment) -> None:
 def script(method: str, *, compare: Sequence[str] = ()) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     """Decorator: a function of an experiment becomes a program with the flags of `tffcl run METHOD`.
 
+    Shown in examples/fedseit_trec.py.
+
     Args:
       method: name of the method.
       compare: methods that are run where no `--method` is given, which may be repeated; then the function takes a list
@@ -319,6 +322,7 @@ def exit_with(command: click.Command, name: str = "tffcl", args: Optional[Sequen
     """Runs a click command and ends the process: 0, 2 for wrong input (`name: error: ...`), 130 for Ctrl-C."""
     quiet.quiet_logs()  # before anything imports TensorFlow
     quiet.collect_seldom()
+    os.environ.pop("MPLBACKEND", None)  # pictures go to files; a notebook's own backend need not be installed here
     _show_lines(name)
     try:
         sys.exit(command.main(args=args, prog_name=name, standalone_mode=False) or 0)
@@ -326,7 +330,9 @@ def exit_with(command: click.Command, name: str = "tffcl", args: Optional[Sequen
         if isinstance(error, click.UsageError) and error.ctx is not None and error.message == error.ctx.get_help():
             click.echo(error.message, err=True)  # a group without a command
         else:
-            click.echo(f"{name}: error: {' '.join(_words(error).split())}", err=True)
+            page = page_of(error)
+            see = f" (see {page})" if page else ""
+            click.echo(f"{name}: error: {' '.join(_words(error).split())}{see}", err=True)
         sys.exit(2)
     except click.Abort:
         click.echo(f"{name}: interrupted; --resume with the same flags and --output-dir goes on", err=True)

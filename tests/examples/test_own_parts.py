@@ -1,4 +1,4 @@
-"""The page on parts of one's own: its files, its commands and its Python run as they are printed."""
+"""The pages on parts of one's own: their files, commands and Python run as they are printed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from tffcl.reports import summary
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own_parts.md").read_text()
-COMMANDS = re.findall(r"^tffcl (run .*)$", PAGE, re.M)
+METHOD_PAGE = (ROOT / "docs" / "tutorials" / "own-method.md").read_text()
+FIRST_TRY = re.findall(r"^tffcl (run .*)$", METHOD_PAGE, re.M)[0]  # the others are the same at full length
+COMMANDS = [FIRST_TRY, *re.findall(r"^tffcl (run .*)$", PAGE, re.M)]
 OWN_FLAGS = {
     "--head-epochs", "--penalty", "--path", "--width", "--units", "--least", "--scenario", "--selection", "--network",
 }  # fmt: skip
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+BLOCKS = re.findall(r"```python\n(.*?)```", METHOD_PAGE + PAGE, re.S)
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -39,7 +41,7 @@ def _folder(tmp_path_factory):
     return folder
 
 
-def test_the_page_shows_the_files_as_they_are():
+def test_the_pages_show_the_files_as_they_are():
     shown = {block.partition("\n")[0][2:]: block.partition("\n")[2] for block in BLOCKS if block.startswith("# docs")}
     files = {f"docs/examples/{path.name}": path.read_text() for path in (ROOT / "docs" / "examples").glob("*.py")}
     assert shown == files
@@ -83,7 +85,7 @@ def test_the_commands_run_and_report_as_printed(command, folder, ran):
 @pytest.mark.slow
 def test_a_run_with_a_method_of_ones_own_is_resumed_with_the_same_options_alone(folder, ran, run, no_plots):
     """With the same flags there is nothing left to do, and the tables are the same; with others it is refused."""
-    words, done = ran(next(command for command in COMMANDS if "fedrep" in command))
+    words, done = ran(FIRST_TRY)
     again = run(*words, "--resume", cwd=folder)
     assert again.returncode == 0, again.stderr
     assert re.sub(r"\d+ s since", "", again.stdout) == re.sub(r"\d+ s since", "", done.stdout)
@@ -93,8 +95,7 @@ def test_a_run_with_a_method_of_ones_own_is_resumed_with_the_same_options_alone(
 
 @pytest.mark.slow
 def test_a_worker_needs_nothing_of_the_user_s_code(folder, run, no_plots):
-    (command,) = (command for command in COMMANDS if "fedrep" in command)
-    words = shlex.split(command)
+    words = shlex.split(FIRST_TRY)
     words[words.index("--output-dir") + 1] = "runs/worker"
     done = run(*words, "--runtime", "local", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -103,7 +104,7 @@ def test_a_worker_needs_nothing_of_the_user_s_code(folder, run, no_plots):
 @pytest.mark.slow
 def test_the_python_of_the_page_runs(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    (code,) = (block for block in BLOCKS if "tffcl.Experiment" in block)
+    (code,) = (block for block in BLOCKS if "experiment.run()" in block)
     exec(code, {})
     assert 0.6 < float(re.search(r"accuracy ([0-9.]+)", capsys.readouterr().out)[1]) <= 1
     for name, method in (("clouds", "ewc"), ("frames", "local")):

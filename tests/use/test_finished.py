@@ -358,18 +358,25 @@ def test_a_damaged_file_is_one_error(broken, name, content):
     assert "\n" not in str(raised.value)
 
 
-def test_the_page_s_snippets_run(folder, tmp_path, monkeypatch, capsys):
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "from-run-to-use.md").read_text()
-    snippets = re.findall(r"<!-- run -->\n```python\n(.*?)```", page, re.S)
-    assert len(snippets) == 2
+def test_snippets_of_the_pages_on_runs_run(folder, tmp_path, monkeypatch, capsys):
+    docs = pathlib.Path(__file__).parents[2] / "docs"
+    pages = "".join((docs / name).read_text() for name in ("from-run-to-use.md", "runs.md"))
+    snippets = re.findall(r"<!-- run -->\n```python\n(.*?)```", pages, re.S)
+    assert len(snippets) == 3
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "questions").symlink_to(folder / "run")
+    shutil.copytree(folder / "run", tmp_path / "runs" / "questions")
     for format, name in (("keras", "model.keras"), ("savedmodel", "model")):
         use.export(_run(folder), 0, 1, format, tmp_path / name)
     monkeypatch.chdir(tmp_path)
     for snippet in snippets:
-        exec(compile(snippet, "docs/from-run-to-use.md", "exec"), {})
+        exec(compile(snippet, "docs", "exec"), {})
     assert "fedweit" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} >= {"questions-matrix.pdf", "questions-rounds.pdf", "average.svg"}
+
+
+def test_results_in_memory_have_no_directory_to_read():
+    with pytest.raises(RunError, match="in memory alone"):
+        tffcl.load_run(None)
 
 
 def test_a_reader_that_has_enough_ends_the_command_quietly(folder, monkeypatch):

@@ -34,6 +34,8 @@ class ClientPrivacy:
     TensorFlow's float32 generator, which is made for simulation: not a cryptographic one, and not proof against an
     attacker who sees its lowest bits.
 
+    Shown in docs/contract.md.
+
     Attributes:
       clip: the largest Euclidean norm of an update; with `quantile` the first one.
       noise_multiplier: standard deviation of the noise on the sum / clip.

@@ -28,6 +28,8 @@ class SparseMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     The process reports `sent`: `entries_sent` (over all clients) and `entries_covered` (sent by a client or more); and
     `values` and `counts`, the measurements of the two sums.
 
+    Shown in docs/contract.md.
+
     Args:
       value_sum_factory: sums float32 `[n]` values.
       count_sum_factory: sums int32 `[n]` counts, each 0 or 1 at a client. For differential privacy see
@@ -106,6 +108,8 @@ def gated(inner_factory: AggregationFactory) -> AggregationFactory:
     Noise for differential privacy must not be repeatable, and TFF draws it without a seed. A worker of this library
     refuses that by default; allow it with `tffcl.runtime.local(repeatable=False)`, or TF_DETERMINISTIC_OPS=0 in
     the environment of a worker elsewhere. See `ClientPrivacy` for such an aggregator.
+
+    Shown in docs/contract.md.
 
     Args:
       inner_factory: a mean, a `DifferentiallyPrivateFactory`, `tff.learning.robust_aggregator()`, ...

@@ -23,6 +23,8 @@ def by_name(**factories: AggregationFactory) -> AggregationFactory:
 
     It is weighted if one of the factories is.
 
+    Shown in docs/contract.md.
+
     Raises:
       ContractError: a factory is none of `tff.aggregators`, or none is given; `create` takes a value with other names.
     """
@@ -63,6 +65,8 @@ def split_at(size: int, first_factory: AggregationFactory, rest_factory: Aggrega
     """Aggregates float32 `[n]`, n > size, into float32 `[n]`: FedCurv's kernels by a mean, what follows by a sum.
 
     The process reports `first` and `rest`, the measurements of the two. It is weighted if one of them is.
+
+    Shown in docs/contract.md.
 
     Args:
       size: entries that the first factory aggregates.
@@ -106,6 +110,8 @@ class ConcatenationFactory(tff.aggregators.UnweightedAggregationFactory):
 
     For what cannot be averaged, such as vectors to rehearse on. It hides nothing: the server sees every row, though
     not whose it is.
+
+    Shown in docs/contract.md.
     """
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:

@@ -37,6 +37,8 @@ def build_decomposed(
 ) -> ContinualProcess:
     """The continual process of any network whose kernels are decomposed into base, mask and adaptive.
 
+    Shown with `build_fedseit`.
+
     Args:
       network: what the clients train; its `num_foreign` places are what a transfer may fill.
       training: epochs, batches, learning rate.
@@ -69,6 +71,8 @@ def build_fedweit(
 ) -> ContinualProcess:
     """FedWeIT (Yoon et al., 2021): foreign adaptives are added into the kernels (FedSeIT eq. 4).
 
+    Shown with `build_fedseit`.
+
     Args:
       network: with its places for foreign adaptives; or the sizes of a TextCNN.
       num_foreign: K, places for foreign adaptives of a TextCNN.
@@ -88,6 +92,8 @@ def build_fedseit(
     Which adaptives arrive is the transfer's choice (`PreviousTask`, `SIT`); `Decomposition(share_dense="position")` is
     DLS, "start" the label-aligned start, which takes a `tffcl.models.with_label_mask` and labels of the data set.
 
+    Shown in examples/fedseit_trec.py.
+
     Args:
       network: an `AlignedTextCNN`; or the sizes of one.
       num_foreign: K, places for foreign adaptives; that of the network by default.
@@ -106,6 +112,8 @@ def build_local(
     network: Union[models.Network, TextCNNConfig], *, decomposition: Optional[Decomposition] = None, **options: Any
 ) -> ContinualProcess:
     """Every client by itself, with FedWeIT's network or another: no base, no adaptives of others.
+
+    Shown with `build_fedseit`.
 
     Args:
       network: without places for foreign adaptives; or the sizes of a TextCNN, the network of FedWeIT.

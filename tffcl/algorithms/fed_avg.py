@@ -74,6 +74,8 @@ def build_fed_avg(
 
     Without proximal term and penalty it does nothing against forgetting.
 
+    Shown in docs/tutorials/own-method.md.
+
     Args:
       network: what the clients train, without places for foreign adaptives.
       training: epochs, batches, learning rate.
@@ -110,6 +112,8 @@ def build_ewc(
 
     With one client it is EWC as published, without any federation.
 
+    Shown with `build_fed_avg`.
+
     Args:
       network: what the clients train, without places for foreign adaptives.
       weight: lambda, see `EWC`.
@@ -124,6 +128,8 @@ def build_fed_curv(
     network: models.Network, *, weight: float, fisher_examples: int = 256, **options: Any
 ) -> ContinualProcess:
     """FedCurv (Shoham et al., 2019): FedAvg whose clients stay near each other where it matters to the others.
+
+    Shown with `build_fed_avg`.
 
     Args:
       network: what the clients train, without places for foreign adaptives.

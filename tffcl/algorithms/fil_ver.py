@@ -50,6 +50,8 @@ def build_fil_ver(
 ) -> ContinualProcess:
     """FIL-VER with its variants and baselines.
 
+    Shown in examples/fil_ver_emnist.py.
+
     Args:
       model: the frozen encoder and the classifier.
       sharing: what clients send for rehearsal at the server: "sampled" (VER-Sampled), "stats" (VER-Stats),
@@ -106,7 +108,10 @@ def build_fil_ver(
 
 @dataclasses.dataclass(frozen=True)
 class Rehearsal(Options):
-    """Pre-training, memories, server-side training (SST) and noise on what is sent."""
+    """Pre-training, memories, server-side training (SST) and noise on what is sent.
+
+    Shown in examples/fil_ver_emnist.py.
+    """
 
     pretraining: str = option(
         "central", "How the encoder learns from the first task.",

@@ -34,6 +34,8 @@ def build_fed_made(config: MADEConfig, *, training: Optional[LocalTraining] = No
     Synchronised or distinct masks, direct connections (DC), connectivity- (CA) and order-agnostic training (OA)
     are the configuration's.
 
+    Shown with `build_confedmade`.
+
     Args:
       config: sizes and masks.
       training: epochs, batches, learning rate.
@@ -54,6 +56,8 @@ def build_fedweit_made(
     **options: Any,
 ) -> ContinualProcess:
     """FedWeIT on a MADE as it stands (eq. 2); with `synchronised` the paper's FedWeIT-MADE*.
+
+    Shown with `build_confedmade`.
 
     Args:
       config: sizes and masks.
@@ -78,6 +82,8 @@ def build_confedmade(
     **options: Any,
 ) -> ContinualProcess:
     """ConFedMADE (eq. 5 and 6): masks from the server, over everything that is trained, penalised and sent.
+
+    Shown in examples/confedmade_mnist.py.
 
     Args:
       config: sizes and masks.

@@ -32,6 +32,8 @@ _SUPPLIED = ("network", "training", "seed", "aggregator", "server_optimizer")
 class Method:
     """A method of federated continual learning.
 
+    Shown with `method`.
+
     Attributes:
       name: what `tffcl run` calls it.
       builder: makes the process: `builder(network, training=, seed=, aggregator=, **options)`.
@@ -137,6 +139,8 @@ def method(
     The builder gets `network` and, where its signature has them, `training`, `seed` and `aggregator`. Further
     parameters with a default and an annotation int, float, str or bool become options; their help is what the
     docstring's `Args` say.
+
+    Shown in docs/tutorials/own-method.md.
 
     Args:
       name: of the method; by default the function's with hyphens.

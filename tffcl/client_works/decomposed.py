@@ -108,6 +108,8 @@ class DecomposedWork(NetworkWork):
 
     The server's vector is the base B, then the shared local parts one after the other.
 
+    Shown in docs/contract.md.
+
     Args:
       network: trained by the client.
       training: epochs, batches, learning rate.

@@ -22,6 +22,8 @@ def export_keras_model(
 ) -> tf.keras.Model:
     """A Keras model of Embedding, Conv1D and Dense layers that predicts what the client predicts for the task.
 
+    Shown in docs/contract.md.
+
     Args:
       work: the client work of a TextCNN.
       client_state: the client's state (numpy), as the client store keeps it.

@@ -52,6 +52,8 @@ class Trained:
 class Phase:
     """A part of a round in which some of the variables train and the others stand still.
 
+    Shown in docs/tutorials/own-method.md.
+
     Attributes:
       variables: their names; empty for all.
       num_epochs: most epochs of the phase; None for `LocalTraining.num_epochs`.
@@ -275,6 +277,8 @@ class Round:
 
 class LocalWork(ClientWork):
     """A client work as variables, a loss and phases.
+
+    Shown with `PlainWork`.
 
     Attributes:
       training: epochs, batches, learning rate.

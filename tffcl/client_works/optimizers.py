@@ -14,7 +14,10 @@ from tffcl import errors
 
 
 class LocalOptimizer(abc.ABC):
-    """Updates variables in place; its state between steps goes through the loop."""
+    """Updates variables in place; its state between steps goes through the loop.
+
+    Shown with `LocalTraining`.
+    """
 
     @abc.abstractmethod
     def allocate(self, variables: Sequence[tf.Variable]) -> Any:
@@ -41,6 +44,8 @@ class FusedAdam(LocalOptimizer):
 
     Written in TensorFlow operations, as there, Adam costs as much as the forward and backward pass of a small text
     model, because every operation walks through all parameters.
+
+    Shown with `LocalTraining`.
 
     Args:
       beta_1: decay of the first moment.

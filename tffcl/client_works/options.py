@@ -19,6 +19,8 @@ class LocalTraining(Options):
     two axes or more: the kernels that the server shares, the base B of a decomposed work among them, and a client's
     own head and projections. Biases, masks and attention do not decay, nor do adaptives, which have lambda_1.
 
+    Shown in examples/fedseit_trec.py.
+
     Raises:
       InputError: a number out of its range.
     """
@@ -55,6 +57,8 @@ _SHARED_MARKS = {"no": "", "position": "+dls", "round": "+aligned-round", "start
 @dataclasses.dataclass(frozen=True)
 class Decomposition(Options):
     """Hyperparameters of `DecomposedWork` (names and values of FedSeIT table 4 where it has them).
+
+    Shown in examples/fedseit_trec.py.
 
     Attributes:
       sparsity: lambda_1, weight of the L1 norm of sigmoid(m) and A, and the size below which A is pruned when it

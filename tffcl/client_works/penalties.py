@@ -60,6 +60,8 @@ Term = Callable[[StepView], tf.Tensor]
 class Penalty(abc.ABC):
     """A term of the objective of a step, with the state and the uploads that it needs.
 
+    Shown with `EWC`.
+
     Attributes:
       shared_vectors: how many vectors of the kernels' size it adds to those of the server, each the sum of the clients'
         uploads. An upload is 0 outside the network's support, whose entries are not sent.
@@ -110,6 +112,8 @@ class Penalty(abc.ABC):
 class Proximal(Penalty):
     """FedProx: mu / 2 ||theta - theta_server||^2, with the parameters as the round begins for theta_server.
 
+    Shown with `EWC`.
+
     Args:
       weight: mu.
 
@@ -131,6 +135,8 @@ class EWC(Penalty):
     """Elastic weight consolidation: weight / 2 sum_i sum_j F_ij (theta_j - theta_ij)^2 over the client's past tasks i.
 
     theta_i are the server's kernels at the end of task i, F_i the Fisher information of the client's examples there.
+
+    Shown in docs/tutorials/own-method.md.
 
     Args:
       weight: lambda.
@@ -172,6 +178,8 @@ class FedCurv(Penalty):
     information of its examples there. The server holds U and V over the latest upload of every client, so that one
     which stays away keeps its part: a client sends the change of its F and F theta since its last upload, keeps
     them, and takes its own part off again. The constant, which moves nothing, is left out of the penalty.
+
+    Shown with `EWC`.
 
     Args:
       weight: lambda.

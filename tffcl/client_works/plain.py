@@ -98,6 +98,8 @@ class PlainWork(NetworkWork):
     All of a network's kernels are the server's; a past task is evaluated with the server's newest kernels and the
     local parameters that it was trained with.
 
+    Shown in docs/contract.md.
+
     Args:
       network: a network without places for foreign adaptives.
       training: epochs, batches, learning rate.

@@ -34,6 +34,8 @@ from tffcl.templates.admission import Fault
 class RehearsalModel:
     """A frozen encoder, and the classifier that is trained on its embeddings.
 
+    Shown with `RehearsalWork`.
+
     Attributes:
       encoder: gives the inputs of the classifier, and never changes.
       classifier: of embeddings; its weights are all that clients and server train.
@@ -77,6 +79,8 @@ class RehearsalWork(LocalWork):
 
     The encoder sees every example once, in `prepare`: training, evaluation and memory use its statistics. All labels
     belong to one head: tasks are domains of the same labels, or with a label mask differ in their labels.
+
+    Shown in docs/contract.md.
 
     Args:
       model: encoder and classifier.

@@ -107,6 +107,8 @@ class EmbeddingPrivacy:
     The noise's norm is about noise_multiplier clip sqrt(d), much more than the vector's own unless noise_multiplier is
     small.
 
+    Shown in docs/contract.md.
+
     Args:
       clip: largest norm that a vector keeps.
       noise_multiplier: standard deviation of the noise / clip.
@@ -161,6 +163,8 @@ class Sharing:
 
     An example is sampled once, with a key that depends on the client, the task and the example's index alone, and sent
     once at most: further samples of one posterior would reveal more and more of its example.
+
+    Shown with `RehearsalWork`.
 
     Attributes:
       encoder: of the statistics.

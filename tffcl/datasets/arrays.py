@@ -56,6 +56,8 @@ def tested_rows(labels: Sequence[Any], path: PathLike) -> np.ndarray:
 class ArrayDataset:
     """Examples of any shape with labels; label ids index `label_names`.
 
+    Shown with `from_arrays`.
+
     Attributes:
       name: what reports call the data set.
       train_x: float32 [N, ...], read-only.
@@ -95,6 +97,8 @@ class ArrayDataset:
 class ImageDataset:
     """Grey images with labels; label ids index `label_names`.
 
+    Shown with `load_images`.
+
     Attributes:
       name: what reports call the data set.
       train_images: uint8 [N, h, w], 0 (background) .. max_value, read-only.
@@ -131,6 +135,8 @@ class BinaryVectors:
     """Rows of zeros and ones, each with a label that says what it is a picture of, or which set it is from.
 
     Labels only serve to make tasks: a density is learnt without them.
+
+    Shown with `vectors_of_images`.
 
     Attributes:
       name: what reports call the data.
@@ -213,6 +219,11 @@ def join_vectors(first: BinaryVectors, *others: BinaryVectors) -> BinaryVectors:
 
     Label k of the second set becomes label K + k, where K is the number of labels of the first, and so on; the
     names say which set a label is from ("mnist 3").
+
+    >>> from tffcl.datasets import binary, images
+    >>> vectors = binary.vectors_of_images(images.load_images("digits"))
+    >>> join_vectors(vectors, vectors).train_x.shape
+    (2884, 64)
     """
     sets = (first, *others)
     width = max(data.width for data in sets)
@@ -235,6 +246,10 @@ def pad(x: np.ndarray, width: int) -> np.ndarray:
 
 def as_arrays(data: Any) -> ArrayDataset:
     """Images or binary vectors as vectors of numbers, images scaled to [0, 1].
+
+    >>> from tffcl.datasets import images
+    >>> as_arrays(images.load_images("digits")).train_x.dtype
+    dtype('float32')
 
     Raises:
       InputError: other data.
@@ -301,6 +316,8 @@ def from_frames(train: pd.DataFrame, test: pd.DataFrame, *, label: str = "label"
 
     Features are scaled by the training set's mean and standard deviation.
 
+    Shown in docs/own_parts.md.
+
     Raises:
       DatasetError: a missing column, or one that is not numeric.
     """
@@ -333,6 +350,9 @@ def _scaled(
 
 def load_arrays(name_or_path: str, *, label_column: str = "label") -> ArrayDataset:
     """Tables of numbers: `iris`, `wine`, `breast-cancer` (scikit-learn's), .npz, .csv or .tsv files, or a folder.
+
+    >>> load_arrays("iris").label_names
+    ('setosa', 'versicolor', 'virginica')
 
     Args:
       name_or_path: a name, of which every fifth example is for testing; an .npz file with `train_x`, `train_y`,

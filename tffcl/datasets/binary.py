@@ -33,6 +33,9 @@ _ROWS_AT_ONCE = 4096  # random numbers take eight bytes a pixel
 class BinaryDataset:
     """Rows of zeros and ones in the official splits, of which some may be missing.
 
+    >>> BinaryDataset("mine", 3, {"train": np.array([[0, 1, 1]], np.uint8)}).split("train")
+    array([[0, 1, 1]], dtype=uint8)
+
     Attributes:
       name: what reports call the data set.
       width: D.
@@ -65,6 +68,8 @@ class BinaryDataset:
 
 def load_binary(name: str, data_dir: Optional[PathLike] = None) -> BinaryDataset:
     """Reads the splits of a binary data set that are there; at least one must be.
+
+    Shown with `BinaryDataset`.
 
     Args:
       name: adult, connect4, tretail, rcv1, nltcs, or any NAME whose files lie in the folder.
@@ -173,6 +178,9 @@ def binarise_stochastic(images: np.ndarray, seed: int, *, max_value: int = 255) 
     Salakhutdinov and Murray, On the Quantitative Analysis of Deep Belief Networks, 2008. `images` are uint8 [N, ...] of
     0 .. max_value. Drawn once from `seed`, 0 or more: the same one gives the same images on every machine and release.
 
+    >>> binarise_stochastic(np.array([[0, 255]], np.uint8), seed=1)
+    array([[0, 1]], dtype=uint8)
+
     Raises:
       InputError: values that are no intensities, or a seed that is no seed.
     """
@@ -198,6 +206,10 @@ def _check_intensities(images: np.ndarray, max_value: int) -> None:
 
 def vectors_of_images(images: ImageDataset, threshold: float = 0.5, *, seed: Optional[int] = None) -> BinaryVectors:
     """Images as rows of h * w zeros and ones, row by row of the image; labels as they are.
+
+    >>> from tffcl.datasets import images
+    >>> vectors_of_images(images.load_images("digits")).test_x.shape
+    (355, 64)
 
     Args:
       images: the data set.
@@ -227,6 +239,11 @@ def vectors_of_sets(
     Validation rows are for a stream to hold out of a client's training rows. With the shares used here by default
     (1/7 for testing, and 1/6 of the rest for validation) that is 5/7, 1/7 and 1/7, as in table 5 of Paul et al.,
     Masked Autoencoders are Efficient Continual Federated Learners, 2023 (ConFedMADE), appendix B.2.
+
+    >>> rows = {split: np.zeros([6, 3], np.uint8) for split in ("train", "valid", "test")}
+    >>> sets = [BinaryDataset(name, 3, rows) for name in ("a", "b")]
+    >>> vectors_of_sets(sets).label_names
+    ('a', 'b')
 
     Args:
       sets: at least one, each with at least one split.

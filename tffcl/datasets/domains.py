@@ -26,6 +26,8 @@ Transform = Callable[[np.ndarray], np.ndarray]
 class Domain:
     """Some classes of an image set, seen through a fixed transform; the same for training and testing.
 
+    Shown with `rotations`.
+
     Attributes:
       name: what reports call the domain.
       images: the images and their own labels.
@@ -87,6 +89,8 @@ class Domain:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Domains:
     """Domains with the same L labels, images of one size and one full intensity; task t is domain t.
+
+    Shown with `rotations`.
 
     Attributes:
       name: what reports call the data.
@@ -204,6 +208,10 @@ def _less_contrast(images: np.ndarray, max_value: int) -> np.ndarray:
 def rotations(images: ImageDataset, angles: Sequence[float] = (0, 90, 180, 270)) -> Domains:
     """All classes, turned counter-clockwise by one angle (degrees) in each domain; see `rotated`.
 
+    >>> from tffcl.datasets import images
+    >>> [domain.name for domain in rotations(images.load_images("digits"), (0, 90)).domains]
+    ['0 degrees', '90 degrees']
+
     Raises:
       InputError: no angle, or an odd number of quarter turns of images that are not square.
     """
@@ -221,6 +229,10 @@ def rotations(images: ImageDataset, angles: Sequence[float] = (0, 90, 180, 270))
 
 def permutations(images: ImageDataset, num_domains: int = 10, seed: int = 0, *, keep_first: bool = False) -> Domains:
     """All classes, the pixels in another random order in each domain; permuted MNIST in 10 domains is section 5.1.
+
+    >>> from tffcl.datasets import images
+    >>> len(permutations(images.load_images("digits"), num_domains=3).domains)
+    3
 
     Args:
       images: the data set.
@@ -248,6 +260,10 @@ def mild(images: ImageDataset) -> Domains:
     """All classes in four domains close to each other: as is, mirrored, shifted, and with half the contrast.
 
     The shift is by a tenth of the height down and of the width to the right, rounded, and at least one pixel.
+
+    >>> from tffcl.datasets import images
+    >>> [domain.name for domain in mild(images.load_images("digits")).domains]
+    ['as is', 'mirrored', 'shifted', 'less contrast']
     """
     down, right = (max(1, round(size / 10)) for size in images.train_images.shape[1:])
     transforms: list[tuple[str, Optional[Transform]]] = [
@@ -267,6 +283,11 @@ def _transforms(preset: str, images: ImageDataset, transforms: Sequence[tuple[st
 
 def class_groups(groups: Sequence[tuple[ImageDataset, Sequence[int]]], name: Optional[str] = None) -> Domains:
     """Other classes under the same labels 0 .. L-1: domain t has label k for the images of class `groups[t][1][k]`.
+
+    >>> from tffcl.datasets import images
+    >>> digits = images.load_images("digits")
+    >>> class_groups([(digits, (0, 1)), (digits, (2, 3))]).label_names
+    ('0', '1')
 
     Args:
       groups: for each domain its images and L of their classes.
@@ -290,6 +311,8 @@ def class_groups(groups: Sequence[tuple[ImageDataset, Sequence[int]]], name: Opt
 def mnist_fashion(mnist: ImageDataset, fashion: ImageDataset) -> Domains:
     """Four tasks of five classes: MNIST 0-4, MNIST 5-9, Fashion-MNIST 0-4, Fashion-MNIST 5-9.
 
+    Shown with `rotations`.
+
     Raises:
       InputError: sets with fewer than ten classes, or images of different sizes.
     """
@@ -299,6 +322,8 @@ def mnist_fashion(mnist: ImageDataset, fashion: ImageDataset) -> Domains:
 
 def emnist_balanced(images: ImageDataset) -> Domains:
     """The first 40 classes in four tasks of ten, in their order (figure 6).
+
+    Shown with `rotations`.
 
     Raises:
       InputError: a set with fewer than 40 classes.

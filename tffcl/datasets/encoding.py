@@ -83,6 +83,8 @@ class RaggedTokens:
 class EncodedTextDataset:
     """A data set that a model can take.
 
+    Shown with `encode`.
+
     Attributes:
       name: of the data set.
       label_names: the label space.
@@ -128,6 +130,13 @@ def encode(
 
     The test documents only decide which rows of the frozen vector table are kept; nothing is fitted to them. Empty
     documents are legal: they are all padding.
+
+    >>> from tffcl.datasets import text, word_vectors
+    >>> words = word_vectors.WordVectors(("cat",), np.ones([1, 2], np.float32), "mine")
+    >>> rows = [("a cat", "x"), ("a dog", "y")]
+    >>> encoded = encode(text.from_texts(rows, rows), words)
+    >>> encoded.embedding.shape
+    (3, 2)
 
     Args:
       dataset: the documents.

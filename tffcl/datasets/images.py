@@ -182,6 +182,8 @@ def read_idx(path: PathLike, num_dimensions: int) -> np.ndarray:
     LeCun, Cortes and Burges, The MNIST Database of Handwritten Digits: two zero bytes, a type code (8: unsigned byte),
     the number of dimensions, that many 4-byte sizes, and the data; big-endian.
 
+    Shown with `load_images`.
+
     Args:
       path: the file; gzip is recognised by content, not by name.
       num_dimensions: of the uint8 array, which is read-only: 3 for images, 1 for labels.

@@ -209,6 +209,9 @@ def load(
 ) -> TextDataset:
     """Reads a data set.
 
+    >>> load("sample").label_names
+    ('abbreviation', 'description', 'entity', 'human', 'location', 'number')
+
     Args:
       name_or_path: trec6, trec50, r8, tmn, subj, sample, or a folder with `train.*` and `test.*` tables.
       data_dir: the folder that holds the published files, each set in a sub-folder of its name or all in one.
@@ -245,6 +248,9 @@ def _sample(file_name: str) -> Rows:
 
 def available(name_or_path: PathLike, data_dir: PathLike | None = None) -> bool:
     """Whether `load`, `load_images` or `load_binary` would find the files without downloading; opens none.
+
+    >>> available("sample")
+    True
 
     Raises:
       DatasetError: `data_dir` or $TFFCL_DATA_DIR is no folder; a mistyped one must not pass for "no data".

@@ -43,6 +43,8 @@ _SUFFIX = re.compile(SUFFIX, re.IGNORECASE)
 class TextDataset:
     """Documents with labels; label ids index `label_names`.
 
+    Shown with `from_texts`.
+
     Attributes:
       name: what reports call the data set.
       train_texts: N documents, untokenised.
@@ -269,6 +271,8 @@ def from_files(
     mark is dropped; `name` is by default that of the training file's folder. The other options are those of
     `from_texts`.
 
+    Shown with `load`.
+
     Raises:
       DatasetError: a missing file, column or field, a malformed line, a wrong encoding, or an empty part.
     """
@@ -281,6 +285,8 @@ def from_directory(folder: PathLike, **options: Any) -> TextDataset:
     """Reads `train.*` and `test.*` of a folder, or one table; options as in `from_files`.
 
     Of one table every fifth row of each label is for testing.
+
+    Shown with `load`.
     """
     folder = Path(folder)
     if os.path.isfile(folder):

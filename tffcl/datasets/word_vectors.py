@@ -47,6 +47,9 @@ _PICKLE_START = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 class WordVectors:
     """Words with a vector each.
 
+    >>> WordVectors(("cat", "dog"), np.eye(2, dtype=np.float32), "mine").vectors.shape
+    (2, 2)
+
     Attributes:
       words: V distinct words.
       vectors: float32 [V, D], finite.
@@ -78,6 +81,8 @@ def load_word_vectors(
     allow_pickle: bool = False,
 ) -> WordVectors:
     """Reads the vectors of the words in `vocabulary`; the file is streamed, other words never stay in memory.
+
+    Shown with `WordVectors`.
 
     Args:
       source: a path to word2vec text or binary, or to GloVe text (which has no header), each gzipped or not; or
@@ -154,6 +159,9 @@ def train_word_vectors(
     min_count: int = 1,
 ) -> WordVectors:
     """Trains Word2Vec (skip-gram) on the clients' own text; the same input and seed give the same vectors.
+
+    >>> train_word_vectors([["a", "cat"], ["a", "dog"]] * 5).vectors.shape
+    (3, 100)
 
     Args:
       tokenised_texts: training documents only, a list of tokens each.

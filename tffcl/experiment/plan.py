@@ -42,6 +42,8 @@ _FISHER = "Fisher information, from which the updates follow without noise"
 class Plan:
     """What a run is built of; a method builds its process from it.
 
+    Shown in examples/fedseit_trec.py.
+
     Args:
       experiment: method, data and options.
 

@@ -44,6 +44,8 @@ def build_server_update(
     Measurements: `update_norm`, the Euclidean norm of the optimizer's change, and `rejected`, 1 where the aggregate
     held a value that is not finite (a mean over no weight, say): then the server's value and state stay as they are.
 
+    Shown in docs/contract.md.
+
     Args:
       shared_type: W, a float32 tensor of known shape.
       optimizer: SGD with learning rate 1 unless given, which makes the server's new value exactly old +
@@ -101,6 +103,8 @@ def build_server_update(
 class ServerSideTraining:
     """How the server rehearses.
 
+    Shown in examples/fil_ver_emnist.py.
+
     Attributes:
       steps: S_max, steps after each round's aggregation.
       learning_rate: eta_s.
@@ -142,6 +146,8 @@ def build_server_side_training(
     weights that would no longer be finite, leave what `inner` made. Measurements: `update`, those of `inner`; and
     `rehearsal`: `loss` (mean cross-entropy over the steps in nats; 0 without rows), `rows` in the memory, and
     `rejected`, 1 where the weights would no longer have been finite.
+
+    Shown in docs/contract.md.
 
     Args:
       inner: a finalizer of the classifier's weights, such as `build_server_update` gives.

@@ -84,6 +84,8 @@ class DecomposedDense(_Decomposed, tf.keras.layers.Dense):
 
     A kernel regularizer or constraint acts on the base alone.
 
+    Shown with `decompose`.
+
     Args:
       units: output units.
       num_foreign: K, places for foreign adaptives, which are added into the kernel.
@@ -107,12 +109,18 @@ class _DecomposedConv(_Decomposed):
 
 @tf.keras.utils.register_keras_serializable("tffcl")
 class DecomposedConv1D(_DecomposedConv, tf.keras.layers.Conv1D):
-    """`Conv1D` with a decomposed kernel; arguments as for `DecomposedDense` and `tf.keras.layers.Conv1D`."""
+    """`Conv1D` with a decomposed kernel; arguments as for `DecomposedDense` and `tf.keras.layers.Conv1D`.
+
+    Shown with `decompose`.
+    """
 
 
 @tf.keras.utils.register_keras_serializable("tffcl")
 class DecomposedConv2D(_DecomposedConv, tf.keras.layers.Conv2D):
-    """`Conv2D` with a decomposed kernel; arguments as for `DecomposedDense` and `tf.keras.layers.Conv2D`."""
+    """`Conv2D` with a decomposed kernel; arguments as for `DecomposedDense` and `tf.keras.layers.Conv2D`.
+
+    Shown with `decompose`.
+    """
 
 
 class _Masked(_Composed):
@@ -139,6 +147,8 @@ class _Masked(_Composed):
 class MaskedDense(_Masked, tf.keras.layers.Dense):
     """`Dense` with kernel W * M; M is the non-trainable variable `connectivity`, saved with the weights.
 
+    Shown with `AutoregressiveMask`.
+
     Args:
       units: output units.
       connectivity: M, zeros and ones `[inputs, units]`; without it all ones, until something is assigned.
@@ -160,6 +170,8 @@ class MaskedDense(_Masked, tf.keras.layers.Dense):
 @tf.keras.utils.register_keras_serializable("tffcl")
 class DecomposedMaskedDense(_Masked, DecomposedDense):
     """`Dense` with kernel (B * sigmoid(m) + A + sum_k alpha_k A_k) * M (ConFedMADE eq. 5).
+
+    Shown with `AutoregressiveMask`.
 
     Args:
       units: output units.
@@ -190,6 +202,8 @@ class ForeignAlignment(tf.keras.layers.Layer):
     Inputs: the client's own dense vector, float32 `[N, F]`, and the foreign ones, float32 `[N, K, F]`.
     Output: float32 `[N, F]`. Variables: `foreign_projection` W_f `[K * F, F]` and `augment_projection` W_c
     `[2 * F, F]`, both without bias, as printed.
+
+    Shown with `export_keras_model`.
 
     Raises:
       InputError: when it is built for inputs of other shapes.

@@ -108,7 +108,10 @@ def _cut(flat: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
 
 @dataclasses.dataclass(frozen=True)
 class KernelLayout(VectorLayout):
-    """The layout of kernels that are decomposed; the last axis of each kernel is its output units."""
+    """The layout of kernels that are decomposed; the last axis of each kernel is its output units.
+
+    Shown with `VectorLayout`.
+    """
 
     @property
     def units(self) -> tuple[int, ...]:

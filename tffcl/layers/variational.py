@@ -69,6 +69,8 @@ class GaussianHead(tf.keras.layers.Layer):
 
     Its output is a `tfp.distributions.Distribution` that serves as a tensor, namely as a sample of itself.
 
+    Shown with `build_fil_ver`.
+
     Args:
       units: d, dimensions of the embedding.
       initial_log_scale: the first bias of log sigma.

@@ -37,6 +37,8 @@ class LinkResult:
     Candidates of the same score share their ranks, as if drawn in random order: of N equal candidates the source is
     first in 1 / N of the cases.
 
+    Shown with `link_by_distance`.
+
     Attributes:
       top1: share of messages whose source is the first candidate, 0 .. 1.
       top5: share whose source is among the first five.
@@ -174,6 +176,8 @@ def reconstruction_r2(
     pixel is known; 0: no better than knowing the label; noise may come out a little below. Both attacks learn what
     is left over of the class mean. The strength of the ridge, the epochs of the network and which of the two counts
     are chosen on rows held out of the attacker's data.
+
+    Shown with `link_by_distance`.
 
     Args:
       train_sent: of the attacker's n examples what would be sent, `[n, k]`; the mean where it is sent several times.

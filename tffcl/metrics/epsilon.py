@@ -61,6 +61,8 @@ def embedding_epsilon(noise_multiplier: float, delta: float, times: int = 1) -> 
 class ClientEpsilon(NamedTuple):
     """Two accounts of one run.
 
+    Shown with `client_epsilon`.
+
     Attributes:
       known: against an observer who knows who took part in which round, as every reader of the run's history does:
         the composition of the rounds of the client that took part in most. No amplification.

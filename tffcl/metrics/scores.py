@@ -57,7 +57,11 @@ SCORES = {"accuracy": Score("accuracy", "%", 100, 1, True), "nll": Score("NLL", 
 
 
 def mean_score(event: Mapping[str, Any]) -> Optional[tuple[str, float]]:
-    """What an event scores ("accuracy" or "nll"), and the mean over all clients and tasks so far; None without data."""
+    """What an event scores ("accuracy" or "nll"), and the mean over all clients and tasks so far; None without data.
+
+    >>> mean_score({"accuracy": [[0.5, None], [1.0]]})
+    ('accuracy', 0.75)
+    """
     for name in SCORES:
         rows = event.get(name) or []
         known = [
@@ -69,13 +73,20 @@ def mean_score(event: Mapping[str, Any]) -> Optional[tuple[str, float]]:
 
 
 def shown_score(event: Mapping[str, Any]) -> str:
-    """The mean score of an event with its name, unit and direction; empty without data."""
+    """The mean score of an event with its name, unit and direction; empty without data.
+
+    >>> shown_score({"accuracy": [[0.5, None], [1.0]]})
+    'accuracy 75.0 % (higher is better)'
+    """
     found = mean_score(event)
     return "" if found is None else f"{SCORES[found[0]].shown(found[1])} ({SCORES[found[0]].direction})"
 
 
 def score_tensor(scores: ArrayLike, name: str = "scores") -> np.ndarray:
     """`scores` as float64 [C, T, T], with None as NaN.
+
+    >>> score_tensor([[0.8, None], [0.6, 0.9]]).shape
+    (1, 2, 2)
 
     Raises:
       InputError: another shape, ragged rows, text, or an infinite score.
@@ -96,7 +107,11 @@ def score_tensor(scores: ArrayLike, name: str = "scores") -> np.ndarray:
 
 
 def mean_of_known(values: np.ndarray) -> float:
-    """Mean of the entries that are not NaN; NaN if there is none (and no warning)."""
+    """Mean of the entries that are not NaN; NaN if there is none (and no warning).
+
+    >>> mean_of_known(np.array([0.5, np.nan, 1.0]))
+    0.75
+    """
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")
 
@@ -111,7 +126,11 @@ def task_averaged_test_accuracy(accuracy: ArrayLike) -> float:
 
 
 def average_accuracy(accuracy: ArrayLike) -> np.ndarray:
-    """After each task t: mean over clients and over the tasks i <= t seen by then, float64 [T]."""
+    """After each task t: mean over clients and over the tasks i <= t seen by then, float64 [T].
+
+    >>> average_accuracy([[0.8, None], [0.6, 0.9]]).tolist()
+    [0.8, 0.75]
+    """
     return _mean_so_far(score_tensor(accuracy, "accuracy"))
 
 
@@ -172,6 +191,9 @@ def forgetting(scores: ArrayLike, *, higher_is_better: bool = True) -> float:
     0: max(0, n[T-1, i] - min_{i <= t < T-1} n[t, i]). That is ConFedMADE's average forgetting (appendix B.3) with the
     sign turned: as printed, max(0, n[t, i] - n[T-1, i]), it would count what a loss has *fallen* by.
 
+    >>> round(forgetting([[0.8, None], [0.6, 0.9]]), 2)
+    0.2
+
     Returns:
       The mean, in the unit of `scores`; NaN with one task, where nothing can be forgotten yet.
     """
@@ -195,6 +217,9 @@ def backward_transfer(scores: ArrayLike, *, higher_is_better: bool = True) -> fl
 
     Lopez-Paz, Ranzato: Gradient Episodic Memory for Continual Learning, NeurIPS 2017, section 2 (BWT). Above
     0 is good; for losses the sign is turned so that it still is.
+
+    >>> round(backward_transfer([[0.8, None], [0.6, 0.9]]), 2)
+    -0.2
 
     Returns:
       The mean, in the unit of `scores`; NaN with one task.
@@ -222,6 +247,9 @@ def forward_transfer(scores: ArrayLike, baseline: ArrayLike | None, *, higher_is
 
     Lopez-Paz, Ranzato 2017, section 2 (FWT). It needs scores on the *next* task, the entries a[i-1, i] right
     above the diagonal, and what the untrained model scores.
+
+    >>> round(forward_transfer([[0.8, 0.5], [0.6, 0.9]], baseline=[0.5, 0.4]), 2)
+    0.1
 
     Args:
       scores: [C, T, T].
@@ -300,6 +328,9 @@ def incremental_figures(
 
 def dense_bytes(num_values: int) -> int:
     """Bytes of `num_values` float32 values sent one after the other.
+
+    >>> dense_bytes(1000)
+    4000
 
     Raises:
       InputError: not a whole number, 0 or more.

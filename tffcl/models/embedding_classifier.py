@@ -21,6 +21,8 @@ from tffcl.models.network import Classifier, Tensors, competing, glorot_uniform
 class MLP:
     """The classifier of embeddings, f_CLS(z; w): hidden layers with ReLU, then one linear layer of logits.
 
+    Shown with `EmbeddingClassifier`.
+
     Attributes:
       inputs: dimensions of an embedding.
       classes: labels lie in [0, classes).
@@ -67,6 +69,8 @@ class EmbeddingClassifier(Classifier):
 
     In training a variational encoder's embeddings are sampled, and beta KL(N(mu, sigma) || N(0, I)) is added; what
     is scored stands at mu, without either. A deterministic encoder has neither (eq. 7).
+
+    Shown in docs/contract.md.
 
     Args:
       encoder: theta.

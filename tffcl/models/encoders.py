@@ -35,6 +35,8 @@ _ROOMY = 16  # the smallest side of an image that goes without padding
 class Encoder(abc.ABC):
     """From an example to its embedding, or to mu and log sigma.
 
+    Shown with `EmbeddingClassifier`.
+
     Attributes:
       name: of its architecture; all of its settings stand in its `repr`.
       weights: layout of the weights.
@@ -182,6 +184,8 @@ class ImageEncoder(LayeredEncoder):
       filters: of each convolution.
       max_value: the value of full intensity, which becomes 1.
       padding: of the convolutions: "same", "valid", or "auto" for "valid" where a side of 16 or more allows it.
+
+    Shown with `EmbeddingClassifier`.
     """
 
     shape: tuple[int, int]
@@ -246,6 +250,8 @@ class VectorEncoder(LayeredEncoder):
 
     Attributes (and those of all layered encoders: variational, embedding_size, hidden, initial_log_scale):
       size: dimensions of a vector.
+
+    Shown with `EmbeddingClassifier`.
     """
 
     size: int
@@ -280,6 +286,8 @@ class TextEncoder(LayeredEncoder):
 
     Attributes (and those of all layered encoders: variational, embedding_size, hidden, initial_log_scale):
       dimension: of the word vectors.
+
+    Shown with `EmbeddingClassifier`.
     """
 
     dimension: int
@@ -316,6 +324,8 @@ class TextEncoder(LayeredEncoder):
 @dataclasses.dataclass(frozen=True)
 class IdentityEncoder(Encoder):
     """No encoder: the embedding of an image is its pixels in [0, 1], as naive rehearsal keeps them.
+
+    Shown with `EmbeddingClassifier`.
 
     Attributes:
       shape: (h, w) of an image; the examples are `x`, uint8 `[N, h, w]`.
@@ -354,6 +364,8 @@ class IdentityEncoder(Encoder):
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrozenEncoder:
     """An encoder and its weights, which no longer change (3.1) and are constants wherever `encode` is traced.
+
+    Shown with `EmbeddingClassifier`.
 
     Attributes:
       encoder: the architecture.

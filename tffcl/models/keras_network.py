@@ -37,6 +37,8 @@ def decompose(model: tf.keras.Model, num_foreign: int = 0, adaptive_factor: floa
     The base starts at the model's own kernels; all other layers and weights are copied as they are, layers inside
     a wrapper such as `TimeDistributed` among them.
 
+    Shown in docs/contract.md.
+
     Args:
       model: a built functional or sequential model; models inside it are decomposed too.
       num_foreign: K, places for foreign adaptives in each decomposed layer.
@@ -110,6 +112,8 @@ class KerasNetwork(Classifier):
     and the weights of other layers (recurrent, embeddings, normalisation) belong to a task: each task starts from the
     model's own. Weights that are not trainable stay as they are. `weights_by_role` lists which are which, and a line of
     the log says so where layers other than the head are not shared.
+
+    Shown in docs/contract.md.
 
     Args:
       model: a built functional or sequential model of one input, whose last layer is a Dense head giving logits.

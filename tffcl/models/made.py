@@ -32,6 +32,8 @@ class MADENetwork(MaskedNetwork):
     and ones, and of `ABSENT` at dimensions that only pad this example; `observed`, float32 `[D]` in the context, is 0
     at dimensions that pad all of them. What pads is neither seen nor scored.
 
+    Shown in docs/contract.md.
+
     Args:
       config: sizes and masks.
       num_foreign: K, places for foreign adaptives, which are added into the kernels.

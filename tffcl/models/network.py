@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 class Network(abc.ABC):
     """A model with `num_foreign` places for the adaptives of other clients.
 
+    Shown in docs/contract.md.
+
     Attributes:
       kernels: layout of the kernels that are shared (and decomposed, where the method does so).
       local: layout of the parameters that belong to a task.
@@ -122,7 +124,10 @@ def competing(logits: tf.Tensor, context: Tensors) -> tf.Tensor:
 
 
 def with_label_mask(network: AnyNetwork, growing: bool = False) -> AnyNetwork:
-    """The classifier, whose contexts from now on say which labels compete (see `competing`)."""
+    """The classifier, whose contexts from now on say which labels compete (see `competing`).
+
+    Shown with `Network`.
+    """
     network.context_type = OrderedDict(network.context_type, **label_mask_type(network.max_classes, growing))
     return network
 
@@ -138,7 +143,10 @@ def occurring(labels: tf.Tensor, size: int) -> tf.Tensor:
 
 
 class Classifier(Network):
-    """A network that scores classes; examples have an int32 `label`."""
+    """A network that scores classes; examples have an int32 `label`.
+
+    Shown with `Network`.
+    """
 
     max_classes: int
 

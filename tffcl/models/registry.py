@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class TextCNNConfig(Options):
     """Sizes of a TextCNN.
 
+    Shown in docs/papers.md.
+
     Attributes:
       embedding_size: D, dimension of the (frozen) word vectors.
       max_classes: labels of a task.
@@ -73,6 +75,8 @@ def parse_order(text: str) -> Order:
 @dataclasses.dataclass(frozen=True)
 class MADEConfig(Options):
     """Sizes and masks of a MADE.
+
+    Shown in examples/confedmade_mnist.py.
 
     Attributes:
       input_size: D, binary inputs.

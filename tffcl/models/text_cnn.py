@@ -57,7 +57,10 @@ class _TextNetwork(Classifier):
 
 
 class TextCNN(_TextNetwork):
-    """The TextCNN of FedWeIT and of the baselines: foreign adaptives, if any, are added into its kernels."""
+    """The TextCNN of FedWeIT and of the baselines: foreign adaptives, if any, are added into its kernels.
+
+    Shown with `TextCNNConfig`.
+    """
 
     adds_foreign = True
     shareable = ("head_kernel", "head_bias")
@@ -80,7 +83,10 @@ class TextCNN(_TextNetwork):
 
 
 class AlignedTextCNN(_TextNetwork):
-    """The TextCNN of FedSeIT: foreign adaptives are feature extractors of their own, aligned by W_f (eq. 2, 3)."""
+    """The TextCNN of FedSeIT: foreign adaptives are feature extractors of their own, aligned by W_f (eq. 2, 3).
+
+    Shown in examples/fedseit_trec.py.
+    """
 
     adds_foreign = False
 

@@ -30,6 +30,8 @@ Tensors = Mapping[str, np.ndarray]
 class ClientTask:
     """One task of one client, in the form that a client work declares (`context_type`, `example_type`).
 
+    Shown with `TextClientData`.
+
     Attributes:
       context: what belongs to all training and validation examples together; no leading N.
       train: examples, every tensor `[N, ...]`.
@@ -89,7 +91,10 @@ class AnyClientData(Protocol):
 
 
 class ClientData(AnyClientData, Protocol):
-    """As `AnyClientData`, with the examples at hand."""
+    """As `AnyClientData`, with the examples at hand.
+
+    Shown with `TextClientData`.
+    """
 
     def task(self, client: int, task: int) -> ClientTask:
         """See `AnyClientData`."""
@@ -236,6 +241,8 @@ class ArrayData(_LabelledData):
       examples: `entry` [N, ...], uint8 as it is given and all else as float32; label int32 [N], the place of the label
         in `Task.labels`, or with `one_head` the label of the data set.
 
+    Shown with `TextClientData`.
+
     Attributes:
       stream: which rows belong to which client and task.
       train_x / test_x: numbers [N, ...] and [M, ...].
@@ -298,6 +305,8 @@ class TextClientData(_LabelledData):
       examples: start and length int32 [N]; document n is `tokens[start[n] : start[n] + length[n]]`. label as for
         `ArrayData`.
 
+    Shown in docs/papers.md.
+
     Attributes:
       dataset: the documents as rows of token ids.
       stream: which documents belong to which client and task.
@@ -349,6 +358,8 @@ class DensityClientData(_StreamData):
         widest of the task's labels. Training and test context are the same.
       examples: x uint8 [N, D] of 0 and 1, and of `tffcl.models.ABSENT` beyond the width of a row in a task whose
         labels differ in width, as pooled or cumulative ones may; D is the width of the whole data set.
+
+    Shown with `TextClientData`.
 
     Attributes:
       dataset: the vectors; that they are binary is checked when they are made.
@@ -433,6 +444,8 @@ class DomainClientData(_DomainData):
       context: none.
       examples: x uint8 [N, h, w], 0 .. max_value, as the domain shows the image; label int32 [N].
 
+    Shown with `TextClientData`.
+
     Attributes:
       domains: the images.
       stream: which rows belong to which client and task (`tffcl.streams.domain_sequence`).
@@ -449,6 +462,8 @@ class OfflineDomainData(DomainClientData):
     """All examples of all clients and tasks of a `DomainClientData` as one task of one client: no learner has more.
 
     Examples of different domains stand one after the other; `test_of(task)` has those for a score per domain.
+
+    Shown with `TextClientData`.
     """
 
     @property
@@ -486,6 +501,8 @@ class OfflineDomainData(DomainClientData):
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReplayedDomainData(_DomainData):
     """`DomainClientData` of which every task also holds raw training images that the client keeps of its past ones.
+
+    Shown with `TextClientData`.
 
     Attributes:
       memory: most images that a client keeps of its past tasks.

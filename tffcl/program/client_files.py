@@ -53,6 +53,8 @@ class ClientFiles:
     Each run has a folder of its own there, `DIRECTORY/run-XXXXXXXX`, with a folder for each client. Folders of runs
     stay until somebody removes them.
 
+    Shown in docs/runtime.md.
+
     Attributes:
       directory: an absolute path on the machine of the workers: every client's worker must see the same files there
         whenever it is the client's.
@@ -133,6 +135,8 @@ def _state_path(handle: Mapping[str, Any]) -> str:
 
 def read_state(handle: Mapping[str, Any]) -> OrderedDict[str, np.ndarray]:
     """A client's whole state, read by this process: for programs that see the clients' files.
+
+    Shown in docs/runtime.md.
 
     Raises:
       RunError: it cannot be read; the message names the client and the path.

@@ -189,6 +189,8 @@ def write_client_data(
 ) -> None:
     """Writes the tasks of clients below a folder of this machine, each file whole or not at all.
 
+    Shown in docs/runtime.md.
+
     Args:
       data: the tasks; only those of `clients` are asked for.
       directory: the folder, made if it is missing.
@@ -232,6 +234,8 @@ def write_client_data(
 
 class StoredData:
     """The data that `write_client_data` has written at the clients, for `run_program(..., client_files=...)`.
+
+    Shown in docs/runtime.md.
 
     Args:
       directory: absolute path of the folder, on the machines where the clients' work is done.

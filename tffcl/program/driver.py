@@ -71,6 +71,8 @@ def run_program(
     scored on the tasks that it had, and what it had sent is still there. A task in which nobody is active runs no
     computation and changes nothing; it has its lines of history all the same.
 
+    Shown in docs/papers.md.
+
     Args:
       process: what clients and server do.
       data: what each client learns in each task.

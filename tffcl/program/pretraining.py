@@ -43,6 +43,8 @@ def pretrain(
     With one client, as `tffcl.streams.offline` makes it, this is central training on held-out data. The optimizer of a
     client starts anew in every round: centrally, one round of many epochs is what is usually meant.
 
+    Shown in docs/contract.md.
+
     Args:
       network: the encoder and the classifier that it is trained with, by eq. 9 or eq. 7.
       data: its task 0 is learned; the other tasks are not looked at.
@@ -133,6 +135,8 @@ def _fed_avg(
 def save_encoder(path: Union[str, os.PathLike[str]], frozen: FrozenEncoder) -> None:
     """Writes weights and architecture to one .npz file, whole or not at all.
 
+    Shown with `pretrain`.
+
     Raises:
       RunError: the file cannot be written; what stood there still stands.
     """
@@ -143,6 +147,8 @@ def save_encoder(path: Union[str, os.PathLike[str]], frozen: FrozenEncoder) -> N
 
 def load_encoder(path: Union[str, os.PathLike[str]], encoder: Encoder) -> FrozenEncoder:
     """Reads what `save_encoder` wrote.
+
+    Shown with `pretrain`.
 
     Args:
       path: the file.

@@ -20,6 +20,8 @@ _END = -1  # the place of a task's end, behind its rounds
 class ProgressBar:
     """How far a run is on stderr: a bar on a terminal and in a notebook; elsewhere a line now and then.
 
+    Shown with `Reporter`.
+
     Args:
       file: written to; None for stderr.
       every: seconds between lines, at the least, where there is no terminal.

@@ -26,7 +26,10 @@ from tffcl.program.progress import ProgressBar
 
 
 class Reporter(Protocol):
-    """Gets the events of a run, in order, each after its checkpoint."""
+    """Gets the events of a run, in order, each after its checkpoint.
+
+    Shown in docs/runs.md.
+    """
 
     def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
         """The run starts, or goes on after `past` events."""
@@ -42,6 +45,8 @@ class Released:
     """Hands the numbers of each round to a `tff.program.ReleaseManager`; its key is the round, over all tasks.
 
     The scores at the end of a task stand with the task's last round.
+
+    Shown in docs/runs.md.
 
     Args:
       manager: releases a flat mapping of floats under an int key.

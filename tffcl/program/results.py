@@ -42,6 +42,8 @@ class Settings(Options):
 class Results:
     """The numbers of a run; printed, a short table of them.
 
+    Shown with `Experiment`.
+
     Attributes:
       scores: float64 `[C, T, T]`: score of client c on task i after it learned task t; NaN for no data.
       scores_are: "accuracy", or "nll" where the examples have no labels.

@@ -30,6 +30,8 @@ State = OrderedDict
 def project(state: Mapping[str, Any], kind: tff.Type) -> State:
     """The entries of a client's state that a type of `client_states`, or of one of them, names, in its order.
 
+    Shown with `ContinualProcess`.
+
     Raises:
       ContractError: the type names an entry that the state lacks.
     """
@@ -45,7 +47,10 @@ def _named(state: Mapping[str, Any], kind: tff.Type) -> list[str]:
 
 
 def merge(state: Mapping[str, Any], changes: Mapping[str, Any]) -> State:
-    """The state with the entries that a computation returned; ContractError for one that the state does not have."""
+    """The state with the entries that a computation returned; ContractError for one that the state does not have.
+
+    Shown with `ContinualProcess`.
+    """
     _check_known(state, changes)
     return OrderedDict((name, np.asarray(changes.get(name, value))) for name, value in state.items())
 
@@ -63,6 +68,8 @@ class ClientStore:
 
     Beyond `tffcl.archive.MEMORY_BYTES` of memory the entries used longest ago lie in a temporary file. A call reads the
     entries that it projects and no others, and writes those that it returned.
+
+    Shown with `run_program`.
 
     Args:
       states: of client 0, 1, ...; asked for one by one.

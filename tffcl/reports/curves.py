@@ -78,6 +78,8 @@ def plot_accuracy_per_round(
     A panel per task; the shaded rounds are those in which the task was learned (the paper shows only these),
     what follows shows whether it is forgotten.
 
+    Shown in docs/runs.md.
+
     Args:
       history: of one run, or several by name, to compare them.
       path: its ending says the format.
@@ -118,6 +120,8 @@ def plot_accuracy_by_round(
     """Test accuracy of each task from the first round that learns it on, mean over the clients that have data.
 
     Dotted marks stand where a new task begins; a line that falls behind one is a task that is forgotten.
+
+    Shown with `plot_average_so_far`.
 
     Args:
       history: of one run, or several by name, with a panel each.
@@ -199,6 +203,8 @@ def plot_average_so_far(
 
     The band is the 95 % interval of that mean, where there are two seeds or more.
 
+    Shown in docs/runs.md.
+
     Args:
       rows: name of a method -> the results of its runs.
       path: its ending says the format.
@@ -246,6 +252,8 @@ def plot_average_so_far(
 
 def plot_nll_by_task(results: Mapping[str, Any], path: PathLike, *, key: str = "nll") -> pathlib.Path:
     """Average, base-task and new-task NLL after each task: of one run in all ways of scoring, or of several runs.
+
+    Shown with `plot_average_so_far`.
 
     Args:
       results: what `load_results` gives, or several of them by name, to compare runs.
@@ -297,6 +305,8 @@ def cumulative_megabytes(history: History, key: str) -> list[float]:
 def plot_communication(history: History, path: PathLike) -> pathlib.Path:
     """Megabytes sent up and down by the end of each round: as sent (sparse-coded), and had it been dense.
 
+    Shown with `plot_average_so_far`.
+
     Raises:
       InputError: no rounds.
     """
@@ -332,6 +342,8 @@ def plot_accuracy_bars(
     references: Optional[Mapping[str, Mapping[str, Any]]] = None,
 ) -> pathlib.Path:
     """Test accuracy on each task after the last one, mean over the clients that have data, and the mean over tasks.
+
+    Shown with `plot_average_so_far`.
 
     Args:
       results: what `load_results` gives, of one run or several.

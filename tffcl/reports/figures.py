@@ -146,6 +146,8 @@ def plot_accuracy_matrix(
     data. Colours of accuracies go from 0 to 100 % in every picture, so that runs compare; those of NLL, which has no
     ends, over what this picture and the matrices [T, T] `beside` it hold.
 
+    Shown in docs/runs.md.
+
     Raises:
       InputError: no `accuracy` or `nll` in the results.
     """
@@ -219,6 +221,8 @@ def plot_attention(history: Sequence[Event], path: PathLike, *, names: Names = N
 
     ConFedMADE, figure 4. alpha is the mean over the kernels of the network, as it stood at the end of the task.
 
+    Shown with `plot_accuracy_matrix`.
+
     Raises:
       InputError: no end of a task holds attention.
     """
@@ -286,6 +290,8 @@ def _task_name(names: Names, client: int, task: int) -> str:
 def load_samples(run_dir: PathLike) -> np.ndarray:
     """The pictures in `samples.npz` of a run directory, uint8 `[clients, tasks, n, height, width]`.
 
+    Shown with `plot_accuracy_matrix`.
+
     Raises:
       RunError: the file is missing or damaged.
     """
@@ -299,6 +305,8 @@ def load_samples(run_dir: PathLike) -> np.ndarray:
 
 def plot_samples(samples: np.ndarray, path: PathLike, *, names: Names = None) -> pathlib.Path:
     """A panel per client with a row of pictures for each of its tasks, drawn with the task's own parameters.
+
+    Shown with `plot_accuracy_matrix`.
 
     Args:
       samples: numbers from 0 to 1, `[clients, tasks, n, height, width]`.

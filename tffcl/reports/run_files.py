@@ -18,6 +18,8 @@ Event = dict[str, Any]
 def load_results(run_dir: PathLike) -> dict[str, Any]:
     """The numbers of a finished run, from `results.json` in `run_dir`; null (None) stands for "no data".
 
+    Shown in docs/runs.md.
+
     Raises:
       InputError: the file is missing (the run has not ended, or there is no run) or is not a JSON object.
     """
@@ -33,6 +35,8 @@ def load_history(run_dir: PathLike) -> list[Event]:
 
     A last line that a kill cut short is left out. Where a resumed run did a round again, the newer
     line counts.
+
+    Shown in docs/runs.md.
 
     Raises:
       InputError: the file is missing, or a line other than the last is not a JSON object.

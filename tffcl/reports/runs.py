@@ -84,6 +84,8 @@ class Run:
 def find_runs(paths: Iterable[PathLike]) -> list[Run]:
     """The run directories among `paths` and below them, each once, in the order of their names.
 
+    Shown in docs/runs.md.
+
     Raises:
       InputError: a path that is no folder, or without a run in or below it, or whose configuration cannot be read.
     """
@@ -127,6 +129,8 @@ def rows_of(runs: Sequence[Run], group_by: str = "method") -> list[Row]:
 
     A row is called by its method; where several have one name, by what else tells them apart. Of runs with the same
     settings and the same seeds one counts, with a warning.
+
+    Shown with `methods_table`.
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
@@ -263,6 +267,8 @@ def methods_table(rows: Sequence[Row], *, against: Optional[str] = None, form: s
     """A row for each method: means over its finished seeds with 95 % intervals.
 
     Against a named row: the paired difference of the score, seed by seed, and p of the paired t-test.
+
+    Shown in docs/runs.md.
 
     Raises:
       InputError: no row is called so.

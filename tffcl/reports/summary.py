@@ -33,7 +33,10 @@ BY_ROUND, BY_TASK = "accuracy-by-round", "accuracy-by-task"
 
 
 def show(folder: Union[str, pathlib.Path], plot_format: str = "png") -> None:
-    """Prints the results of a run directory as tables, and draws its plots."""
+    """Prints the results of a run directory as tables, and draws its plots.
+
+    Shown in examples/confedmade_mnist.py.
+    """
     folder = pathlib.Path(folder)
     results = load_results(folder)
     click.echo(results_table([results]))
@@ -133,6 +136,8 @@ def write_plots(run_dir: PathLike, plot_format: str = "png") -> list[pathlib.Pat
     What needs `results.json` or `samples.npz` is left out while the run has not ended. Of more than ten clients, the
     last ten get a picture of accuracy per round.
 
+    Shown with `show`.
+
     Returns:
       The paths written.
 
@@ -190,6 +195,8 @@ def compare_plots(folders: Sequence[PathLike], output: PathLike, plot_format: st
 
     Runs that learned all tasks pooled (offline) are lines to hold the others against, unless there are no others.
     A run is called by its method, and by its folder too where several share a method.
+
+    Shown in examples/fil_ver_emnist.py.
 
     Args:
       folders: run directories.

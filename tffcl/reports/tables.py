@@ -32,6 +32,8 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
     head has A_T, its accuracy on all classes, the mean of A_t after each task, that on tasks just learned, and that on
     the classes as the worst client had them. A column that no run has a value for is left out.
 
+    Shown in docs/runs.md.
+
     Raises:
       InputError: no results.
     """
@@ -77,6 +79,8 @@ def _render_columns(columns: Mapping[str, Sequence[str]], text: Sequence[str], f
 def accuracy_matrix_table(results: Mapping[str, Any], *, client: int | None = None, form: str = "text") -> str:
     """Accuracy (%) or NLL (nats) on each task, a row for the time after each task.
 
+    Shown with `results_table`.
+
     Args:
       results: what `load_results` gives.
       client: 0 .. C-1, or None for the mean over clients.
@@ -99,6 +103,8 @@ def accuracy_matrix_table(results: Mapping[str, Any], *, client: int | None = No
 def nll_by_task_table(results: Mapping[str, Any], *, form: str = "text") -> str:
     """What `plot_nll_by_task` draws of one run's "nll", as numbers.
 
+    Shown with `results_table`.
+
     Raises:
       InputError: results without NLL.
     """
@@ -113,7 +119,10 @@ def nll_by_task_table(results: Mapping[str, Any], *, form: str = "text") -> str:
 
 
 def by_task_table(runs: Mapping[str, Mapping[str, Any]], *, form: str = "text") -> str:
-    """A row for each run: accuracy (%) on each task at the end and on average, what was forgotten, sent and held."""
+    """A row for each run: accuracy (%) on each task at the end and on average, what was forgotten, sent and held.
+
+    Shown in examples/fil_ver_emnist.py.
+    """
     most = max(len(results["accuracy_by_task"][-1]) for results in runs.values())
     header = ["accuracy %", *(f"task {task + 1}" for task in range(most)), "average", "forgotten", "sent up",
               "client memory", "server memory"]  # fmt: skip

@@ -288,6 +288,8 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
 
     Leaving the `with` block restores the context before it.
 
+    Shown with `set_in_process`.
+
     Attributes:
       context: The TFF context, which is this object.
       device: Full name of the device, or None where TensorFlow places operations itself.
@@ -367,5 +369,8 @@ in_process = InProcessRuntime
 def set_in_process(
     device: Optional[str] = None, clients_at_once: Optional[int] = None, *, default_num_clients: int = 0
 ) -> InProcessRuntime:
-    """Makes this process TFF's default context, for scripts and notebooks; arguments and errors as `in_process`."""
+    """Makes this process TFF's default context, for scripts and notebooks; arguments and errors as `in_process`.
+
+    Shown in docs/runtime.md.
+    """
     return in_process(device, clients_at_once, default_num_clients=default_num_clients).set_default()

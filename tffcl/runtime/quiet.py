@@ -23,6 +23,8 @@ def quiet_logs() -> None:
     """Silences TensorFlow, gRPC and absl; variables that the user has set win.
 
     Has to run before the first import of TensorFlow, which reads them only then.
+
+    Shown in docs/papers.md.
     """
     for name, value in _QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)

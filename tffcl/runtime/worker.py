@@ -149,6 +149,8 @@ class Worker:
 
     The worker listens on all interfaces and runs any graph that it is sent: use it on machines and networks that you
     trust. Its output goes to a file without a name: it leaves no file behind and holds no pipe open.
+
+    Shown with `local`.
     """
 
     _reserved: Optional[socket.socket] = None

@@ -258,7 +258,10 @@ class WorkerContext(tff.framework.SyncExecutionContext):
 
 
 class LocalRuntime(Runtime):
-    """A worker on this machine together with the TFF context that uses it; closing it ends the worker."""
+    """A worker on this machine together with the TFF context that uses it; closing it ends the worker.
+
+    Shown with `local`.
+    """
 
     def __init__(
         self, num_threads: Optional[int] = None, repeatable: bool = True, default_num_clients: int = 0
@@ -287,6 +290,8 @@ class RemoteRuntime(Runtime):
     answers again it takes part in the next one.
 
     Leaving the `with` block restores the context before it, and leaves the workers running.
+
+    Shown in docs/runtime.md.
 
     Attributes:
       events: Every loss of a worker so far: `worker` (its address) and `reason`.
@@ -356,7 +361,10 @@ class RemoteRuntime(Runtime):
 
 
 class LocalWorkers(RemoteRuntime):
-    """Workers on this machine together with the TFF context that uses them; closing it ends them."""
+    """Workers on this machine together with the TFF context that uses them; closing it ends them.
+
+    Shown with `local`.
+    """
 
     def __init__(
         self, num_workers: int, num_threads: Optional[int] = None, repeatable: bool = True, **options: Any
@@ -396,6 +404,8 @@ def local(
 ) -> Runtime:
     """Starts a worker on this machine: `with tffcl.runtime.local(): ...` runs computations there.
 
+    Shown in docs/runtime.md.
+
     Args:
       num_threads: Threads that a worker may use; None leaves it to TensorFlow.
       num_workers: With more than one, the clients of a computation are spread over them as `remote` does it.
@@ -418,7 +428,10 @@ def local(
 def set_local(
     num_threads: Optional[int] = None, *, repeatable: bool = True, default_num_clients: int = 0
 ) -> LocalRuntime:
-    """Makes a worker on this machine TFF's default context; it ends with this process at the latest. See `local`."""
+    """Makes a worker on this machine TFF's default context; it ends with this process at the latest. See `local`.
+
+    Shown in docs/runtime.md.
+    """
     return LocalRuntime(num_threads, repeatable, default_num_clients).set_default()
 
 
@@ -436,6 +449,8 @@ def allow_missing_clients() -> Iterator[list[int]]:
             state, values = computation(state, data)
         reported = [client for index, client in enumerate(clients) if index not in missing]
 
+    Shown in docs/runtime.md.
+
     Yields:
       The indices of the missing clients among those of the call, once it has ended.
     """
@@ -452,7 +467,10 @@ def allow_missing_clients() -> Iterator[list[int]]:
 
 
 def take_worker_failures() -> list[Event]:
-    """Workers that got lost since this was last called, in the installed context; none in contexts of one worker."""
+    """Workers that got lost since this was last called, in the installed context; none in contexts of one worker.
+
+    Shown with `RemoteRuntime`.
+    """
     runtime = getattr(tff.framework.get_context_stack().current, "remote", None)
     if runtime is None:
         return []

@@ -20,7 +20,10 @@ from tffcl.streams.stream import Task, TaskStream
 
 
 class EnrollmentState(enum.Enum):
-    """What a client is in a task; it does not change within one."""
+    """What a client is in a task; it does not change within one.
+
+    Shown with `Enrollment`.
+    """
 
     NOT_YET = "not yet"
     ACTIVE = "active"

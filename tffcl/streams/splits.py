@@ -140,6 +140,9 @@ def mixed(
 def domains_of(label_names: Iterable[str]) -> list[str]:
     """The set of each label called SET/LABEL.
 
+    >>> domains_of(["trec6/human", "r8/earn"])
+    ['trec6', 'r8']
+
     Raises:
       StreamError: a label without a set.
     """
@@ -160,6 +163,10 @@ def overlapping(train_labels: _Labels, test_labels: _Labels, *, overlap: float =
     out for validation is decided once per label: no task learns from a document that another validates with.
 
     `overlap` is a share from 0 to 1; the other arguments are those of `non_iid`.
+
+    >>> stream = overlapping([0, 1] * 40, [0, 1] * 5, num_clients=2, num_tasks=2, labels_per_task=2, overlap=1.0)
+    >>> len(set(stream.task(0, 0).train) & set(stream.task(0, 1).train)) > 0
+    True
 
     Raises:
       StreamError: the data cannot give this; the message says what would be possible.
@@ -187,6 +194,10 @@ def iid(
     `labels_per_task` is None for all labels with enough documents for every task, else that many of those,
     drawn once for all tasks; the other arguments are those of `non_iid`.
 
+    >>> stream = iid([0, 1] * 40, [0, 1] * 5, num_clients=2, num_tasks=2)
+    >>> [len(stream.task(0, task).train) for task in range(2)]
+    [17, 17]
+
     Raises:
       StreamError: the data cannot give this; the message says what would be possible.
     """
@@ -212,6 +223,11 @@ def fewer_training(stream: TaskStream, train_labels: _Labels, most: int, seed: i
     """The same stream with at most `most` training documents in each task; a label keeps its share, and at least one.
 
     Validation documents are as much fewer, but at least one. `train_labels` are the dataset label ids of all rows.
+
+    >>> labels = [0, 1] * 40
+    >>> stream = iid(labels, labels, num_clients=2, num_tasks=2)
+    >>> len(fewer_training(stream, labels, most=6).task(0, 0).train)
+    6
 
     Raises:
       StreamError: `most` is no whole number, or less than a task's labels.

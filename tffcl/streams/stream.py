@@ -15,6 +15,8 @@ from tffcl.errors import StreamError, check_whole
 class Task:
     """One task T_c^t of one client (FedSeIT, section 2.1): its labels and its documents.
 
+    Shown with `iid`.
+
     Attributes:
       client: index of the client, 0 .. C-1.
       task: index of the task in its client's sequence, 0 .. T-1.
@@ -51,6 +53,8 @@ class Task:
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskStream:
     """A sequence of T tasks for each of C clients.
+
+    Shown in docs/own_parts.md.
 
     Attributes:
       name: how the stream was made, e.g. "non_iid".
@@ -109,6 +113,11 @@ def cumulative(stream: TaskStream) -> TaskStream:
 
     Labels and validation sets are united likewise. The test set and its labels stay task t's own, so that figures per
     task mean the same as for `stream`.
+
+    >>> from tffcl.streams import splits
+    >>> stream = splits.iid([0, 1] * 40, [0, 1] * 5, num_clients=2, num_tasks=2)
+    >>> [len(cumulative(stream).task(0, task).train) for task in range(2)]
+    [17, 34]
     """
     tasks = [
         [
@@ -125,12 +134,23 @@ def federated_offline(stream: TaskStream) -> TaskStream:
 
     Its test set is the union of the client's test sets. `stream` still knows which of it belongs to which task:
     for a figure per original task, score `stream.task(client, task).test` with the one model.
+
+    >>> from tffcl.streams import splits
+    >>> stream = splits.iid([0, 1] * 40, [0, 1] * 5, num_clients=2, num_tasks=2)
+    >>> federated_offline(stream).num_clients, federated_offline(stream).num_tasks
+    (2, 1)
     """
     return _pooled("federated_offline", stream, [[_union(own, client, 0)] for client, own in enumerate(stream.tasks)])
 
 
 def offline(stream: TaskStream) -> TaskStream:
-    """All tasks of all clients at once, as one task of one client; on test sets see `federated_offline`."""
+    """All tasks of all clients at once, as one task of one client; on test sets see `federated_offline`.
+
+    >>> from tffcl.streams import splits
+    >>> stream = splits.iid([0, 1] * 40, [0, 1] * 5, num_clients=2, num_tasks=2)
+    >>> offline(stream).num_clients, offline(stream).num_tasks
+    (1, 1)
+    """
     return _pooled("offline", stream, [[_union([task for own in stream.tasks for task in own], 0, 0)]])
 
 
@@ -153,6 +173,11 @@ def fewer_tests(stream: TaskStream, most: int, seed: int = 42, shared: bool = Fa
 
     `non_iid` and its like give every task all test documents of its labels. With 200 clients x 10 tasks of Tag My News
     that is 4 million documents to score at the end; a hundred for each task say as much of the mean over all tasks.
+
+    >>> from tffcl.streams import splits
+    >>> stream = splits.iid([0, 1] * 40, [0, 1] * 5, num_clients=2, num_tasks=2)
+    >>> len(fewer_tests(stream, most=4).task(0, 0).test)
+    4
 
     Raises:
       StreamError: `most` is no whole number, 1 or more.

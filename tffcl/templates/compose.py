@@ -29,6 +29,8 @@ def compose_continual_process(
 ) -> ContinualProcess:
     """Builds the process; every algorithm of the library is a call of this function.
 
+    Shown in docs/contract.md.
+
     Args:
       client_work: what a client does.
       aggregator: any `tff.aggregators` factory for the type of the client work's update. A weighted factory also

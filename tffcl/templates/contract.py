@@ -45,6 +45,8 @@ class ClientWork(abc.ABC):
       num_foreign: K, the most rows that a client receives for a task.
       max_classes: labels of a task lie in [0, max_classes); None where there are no labels.
       largest_value: the server takes no float of a larger magnitude from a client.
+
+    Shown in docs/contract.md.
     """
 
     state_type: OrderedDict
@@ -149,6 +151,8 @@ class FinalizerProcess(tff.templates.MeasuredProcess):
     F is the finalizer's own state, W the shared value that the server broadcasts, A the aggregate of the clients'
     updates. A server optimizer and server-side training are both of this kind. M is recorded for each round; an entry
     of it named `rejected` counts what was not taken because it was not finite, and a count above 0 is told to the user.
+
+    Shown with `compose_continual_process`.
     """
 
     def __init__(self, initialize_fn: tff.Computation, next_fn: tff.Computation):
@@ -187,6 +191,8 @@ class ContinualProcess:
     `tffcl.program` do the rest). V is one client's view of one task, so that all tasks of all clients are
     evaluated in one call. No type depends on the number of tasks, of clients or of examples: nothing is traced
     twice.
+
+    Shown in docs/contract.md.
 
     Attributes:
       task_view: `(client_state, task) -> V`, on numpy values, or on tensors in a graph.

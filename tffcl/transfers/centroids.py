@@ -188,6 +188,8 @@ class CentroidPrivacy:
     every call returns the same summary: the guarantee holds against anyone who does not know that secret. It needs few
     clusters: noise hides what fewer than about noise_multiplier sqrt(D) documents have in common.
 
+    Shown with `SIT`.
+
     Attributes:
       clip: the largest norm of a document's vector.
       noise_multiplier: standard deviation of the noise, in units of `clip` on sums and of 1 on counts.

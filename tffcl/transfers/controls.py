@@ -31,6 +31,8 @@ class Sampled(_AtMostK):
 
     The baseline of SIT's selection.
 
+    Shown with `Transfer`.
+
     Args:
       k: K, 1 or more.
       seed: the draw is a function of (seed, task, client) and of what the knowledge base holds.
@@ -49,6 +51,8 @@ class Sampled(_AtMostK):
 class OwnTasks(_AtMostK):
     """Each client receives at most K entries, drawn without replacement from its own past tasks: nothing of others.
 
+    Shown with `Transfer`.
+
     Args:
       k: K, 1 or more.
       seed: as of `Sampled`.
@@ -65,6 +69,8 @@ class Oracle(_AtMostK):
 
     A task with nothing in common is never chosen. The oracle knows all tasks from the plan of the run; no client tells
     it anything.
+
+    Shown with `Transfer`.
 
     Args:
       k: K, 1 or more.
@@ -95,6 +101,10 @@ def selection_shares(
     selections: Sequence[Sequence[Sequence[int]]],
 ) -> dict[str, float | None]:
     """How often selections are of the same set as the task, and how often they have a label in common with it.
+
+    >>> labels = [[["a/x"], ["b/y"]], [["a/x"], ["a/z"]]]
+    >>> selection_shares(labels, entries=[(0, 0), (1, 0)], selections=[[[], []], [[1], [0]]])
+    {'selection_same_domain': 0.5, 'selection_label_overlap': 0.0}
 
     Args:
       labels: `labels[client][task]`, names SET/LABEL.

@@ -144,6 +144,8 @@ def build_sit_decision(dimension: int, k: int, similarity: str, include_own: boo
 
     Centroids go to the server only, never to other clients; nor do clients learn any score.
 
+    Shown with `SIT`.
+
     Args:
       dimension: D.
       k: K, entries for a client.

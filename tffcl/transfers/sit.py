@@ -32,6 +32,8 @@ class SIT(Transfer):
     A client with fewer than `min_cluster_size` different documents sends nothing, and receives nothing for this task;
     a task without centres is never chosen. Both are logged as warnings.
 
+    Shown in docs/papers.md.
+
     Args:
       k: K, entries that a client receives.
       q: Q, the most cluster centres of a task.

@@ -27,6 +27,8 @@ class Transfer(abc.ABC):
     `select`, hands `transfer_in` to the process, and stores the summary beside the knowledge that the client uploads at
     the end of the task.
 
+    Shown in docs/own_parts.md.
+
     Attributes:
       needs_summaries: whether `select` reads summaries.
       noised: whether summaries hold noise with an epsilon: their seed is then a secret of the client, which follows
@@ -141,7 +143,10 @@ class PerClient(Transfer):
 
 
 class NoTransfer(PerClient):
-    """Every client for itself: K = 0."""
+    """Every client for itself: K = 0.
+
+    Shown in docs/contract.md.
+    """
 
     def num_foreign(self, num_clients: int) -> int:
         del num_clients
@@ -155,6 +160,8 @@ class PreviousTask(PerClient):
     """Each client receives A_c^(t-1) of every other client c, ordered by client.
 
     The transfer of FedWeIT, and of FedSeIT without SIT (its algorithm 1, line 24).
+
+    Shown in docs/contract.md.
 
     Args:
       include_own: also the client's own previous task, as FedSeIT's text has it (`{A_c^(t-1)}` for c = 1..C).
@@ -173,6 +180,8 @@ class PreviousTask(PerClient):
 
 class AllPast(PerClient):
     """Each client receives every past task of every other client, the latest first, then by client (ConFedMADE).
+
+    Shown with `PreviousTask`.
 
     Args:
       max_tasks: tasks in a client's whole sequence; K is (clients - 1) * (max_tasks - 1).
@@ -224,7 +233,10 @@ class _Wrapped(Transfer):
 
 
 class Zeroed(_Wrapped):
-    """The entries that `transfer` selects, with zeros for knowledge: the same network, nothing in it."""
+    """The entries that `transfer` selects, with zeros for knowledge: the same network, nothing in it.
+
+    Shown with `PreviousTask`.
+    """
 
     def transfer_in(
         self, knowledge_base: KnowledgeBase, selections: Sequence[Sequence[int]], num_clients: int
@@ -239,6 +251,8 @@ class RandomTask(_Wrapped):
     Drawn without replacement from the past entries of other clients. Where fewer are left than were
     selected, the last of the selection stay as they are, which is logged: at the first tasks there may be
     nothing else to take.
+
+    Shown with `PreviousTask`.
 
     Args:
       transfer: whose selection is replaced.
@@ -267,7 +281,10 @@ class RandomTask(_Wrapped):
 
 
 def past_entries(knowledge_base: KnowledgeBase, task: int, client: int, include_own: bool = False) -> list[int]:
-    """Ids of the entries of tasks before `task`, by (client, task); the client's own only on request."""
+    """Ids of the entries of tasks before `task`, by (client, task); the client's own only on request.
+
+    Shown in docs/own_parts.md.
+    """
     chosen = [
         (owner, past, entry)
         for entry, (owner, past) in enumerate(knowledge_base.entries)

@@ -320,6 +320,8 @@ def continue_run(
 ) -> Results:
     """Learns further tasks from new data; see the module.
 
+    Shown in docs/from-run-to-use.md.
+
     Args:
       run: a run that has come to its end; its directory stays as it is.
       data: a table, a folder with `train.*` and `test.*`, or a name of data of the run's kind.

@@ -105,6 +105,8 @@ def predict(
 ) -> int:
     """Writes the rows of new data with what a client's model says of them; rows are read and written as they come.
 
+    Shown in docs/from-run-to-use.md.
+
     Args:
       run: the run.
       path: a table (.csv, .tsv, .jsonl), plain lines, arrays (.npz with `x`, .npy), or "-" for standard input.
@@ -160,6 +162,8 @@ def evaluate(
     """Scores new labelled data: each client's model of each task on the rows whose label is one of the task's.
 
     Densities need no labels: each of a client's tasks is scored on all rows, by its mean negative log-density in nats.
+
+    Shown in docs/from-run-to-use.md.
 
     Args:
       run: the run.

@@ -32,6 +32,8 @@ def export(
     have no strings, so that it takes the ids of words (`tokens`, int32 [N, L], 0 for no word, 1 for an unknown one) and
     gives probabilities without names; `PATH.json` beside it holds vocabulary, tokeniser and names.
 
+    Shown in docs/from-run-to-use.md.
+
     Returns:
       What was written.
 

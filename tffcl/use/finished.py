@@ -122,6 +122,8 @@ def _keras_network(folder: pathlib.Path, plan: Any, num_foreign: int) -> Network
 class Task:
     """A task of a client.
 
+    Shown with `load_run`.
+
     Attributes:
       client, number: from 0.
       labels: names of its labels, in the order of a model's probabilities.
@@ -145,7 +147,10 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Client:
-    """A client of a run: its `number`, and its `tasks`."""
+    """A client of a run: its `number`, and its `tasks`.
+
+    Shown with `load_run`.
+    """
 
     number: int
     tasks: tuple[Task, ...]
@@ -174,6 +179,8 @@ class Parameters:
 
 class FinishedRun:
     """A run directory, to be looked at; made by `tffcl.load_run`, and printed as a short table.
+
+    Shown with `load_run`.
 
     Attributes:
       directory: the run directory.
@@ -398,16 +405,20 @@ class FinishedRun:
         return self._models[client, task]
 
 
-def load_run(directory: Union[str, os.PathLike[str]], *, allow_code: bool = False) -> FinishedRun:
+def load_run(directory: Union[str, os.PathLike[str], None], *, allow_code: bool = False) -> FinishedRun:
     """Reads a run directory; nothing is written, and no data file runs code.
 
+    Shown in docs/from-run-to-use.md.
+
     Args:
-      directory: what a run left, finished or not.
+      directory: what a run left, finished or not; `Results.directory`.
       allow_code: where the run's method stands in a file or package of the user's, import it, which runs its code.
 
     Raises:
-      RunError: there is no run, or its files are damaged.
+      RunError: there is no run, or its files are damaged, or results that are in memory alone have no directory.
     """
+    if directory is None:
+        raise RunError("no run directory: the results are in memory alone; give run_program an output_dir")
     folder = pathlib.Path(directory)
     storage.check_run(folder, RunError)
     return FinishedRun(folder, allow_code)
