@@ -20,7 +20,7 @@ from tffcl.client_works import RehearsalModel
 from tffcl.errors import InputError, RunError, TffclError
 from tffcl.experiment import Experiment, frozen, loading, record
 from tffcl.experiment.plan import Plan
-from tffcl.models import KerasNetwork, Network
+from tffcl.models import KerasNetwork, Network, Whole
 from tffcl.models.registry import NETWORKS, NetworkPart
 from tffcl.program import frames
 from tffcl.program.results import results_of
@@ -305,8 +305,14 @@ class FinishedRun:
                 state.base.rows(ids), held["plan"],
             )  # fmt: skip
         if isinstance(work, PlainWork):
-            kernels = work.penalties.kernels(np.asarray(state.server["shared"]))
-            return Parameters(work.network, np.asarray(kernels), view["local"].numpy(), plan=held["plan"])
+            kernels, local = (
+                np.asarray(work.penalties.kernels(np.asarray(state.server["shared"]))),
+                view["local"].numpy(),
+            )
+            network = work.network
+            if isinstance(network, Whole):
+                network, (kernels, local) = network.inner, network.parts(kernels)
+            return Parameters(network, kernels, local, plan=held["plan"])
         raise RunError(f"{self.directory}: no model can be taken out of a {type(work).__name__}")
 
     def _own_number(self, client: int, task: int) -> int:
