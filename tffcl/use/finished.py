@@ -305,13 +305,12 @@ class FinishedRun:
                 state.base.rows(ids), held["plan"],
             )  # fmt: skip
         if isinstance(work, PlainWork):
-            kernels, local = (
-                np.asarray(work.penalties.kernels(np.asarray(state.server["shared"]))),
-                view["local"].numpy(),
-            )
-            network = work.network
+            network: Any = work.network
+            kernels = np.asarray(work.penalties.kernels(np.asarray(state.server["shared"])))
+            local = view["local"].numpy()
             if isinstance(network, Whole):
-                network, (kernels, local) = network.inner, network.parts(kernels)
+                kernels, local = (np.asarray(part) for part in network.parts(tf.constant(kernels)))
+                network = network.inner
             return Parameters(network, kernels, local, plan=held["plan"])
         raise RunError(f"{self.directory}: no model can be taken out of a {type(work).__name__}")
 
