@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from run_directories import results as results_in
 
+import tffcl
 from tffcl import Experiment, metrics, streams
 from tffcl.algorithms import registry
 from tffcl.errors import InputError, StreamError
@@ -257,6 +258,21 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path):
     assert again.more["incremental"] == whole.more["incremental"]
     losses = [[event.get("loss") for event in each.events] for each in (again, whole)]
     assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_the_model_that_is_taken_out_tells_all_classes_apart(tmp_path):
+    chosen = experiment("er", "image", output_dir=str(tmp_path / "run"), keep="all")
+    results, plan = chosen.run(), chosen.plan()
+    model = tffcl.load_run(results.directory).model(client=0, task=2)
+    seen = streams.seen_classes(plan.stream)[-1]
+    for task in range(3):
+        rows = plan.stream.task(0, task).test
+        told = model(plan.dataset.test_images[rows])
+        assert told["probabilities"].shape == (len(rows), len(seen))
+        right = [name.decode() == plan.dataset.label_names[label] for name, label in
+                 zip(told["label"].numpy(), plan.dataset.test_labels[rows])]  # fmt: skip
+        assert np.mean(right) == pytest.approx(results.scores[0, -1, task], abs=1e-6)
 
 
 @pytest.mark.slow

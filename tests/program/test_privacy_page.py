@@ -14,10 +14,10 @@ import systems
 from placements import leaves, tensors, ways_out
 
 from tffcl import archive, runtime
-from tffcl.algorithms import build_confedmade, build_fed_avg, build_fil_ver
-from tffcl.client_works import EWC, EmbeddingPrivacy, FedCurv, LocalTraining
+from tffcl.algorithms import build_afcl, build_confedmade, build_fed_avg, build_fil_ver
+from tffcl.client_works import EWC, EmbeddingPrivacy, FedCurv, LocalTraining, LwF
 from tffcl.finalizers import ServerSideTraining
-from tffcl.models import MADEConfig, TextCNN
+from tffcl.models import FrozenEncoder, IdentityEncoder, MADEConfig, TextCNN, with_label_mask
 from tffcl.program import run_program
 from tffcl.program.client_files import over_handles
 from tffcl.templates.tff_types import entries
@@ -35,7 +35,15 @@ PROCESSES = {
     ),
     "fed_avg": (
         systems.documents,
-        lambda: build_fed_avg(TextCNN(small.config(), 0), training=TRAINING, penalty=[EWC(1.0), FedCurv(1.0)]),
+        lambda: build_fed_avg(
+            with_label_mask(TextCNN(small.config(), 0), growing=True), training=TRAINING,
+            penalty=[EWC(1.0), FedCurv(1.0), LwF(1.0)],
+        ),
+        NoTransfer(),
+    ),
+    "afcl": (
+        systems.vectors,
+        lambda: build_afcl(FrozenEncoder(IdentityEncoder((2, 2)), np.zeros(0, np.float32)), 3, width=4),
         NoTransfer(),
     ),
     "fil-ver": (

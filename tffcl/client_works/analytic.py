@@ -60,9 +60,9 @@ class AnalyticWork(ClientWork):
         self.plan_size, self.knowledge_size, self.num_foreign, self.max_classes = 2, 0, 0, classes
         number = tff.TensorType(np.int32)
         self.state_type = OrderedDict(
-            key=tff.TensorType(np.int32, [2]), plan=tff.TensorType(np.int32, [2]), task=number, sent=number
+            key=tff.TensorType(np.int32, [2]), plan=tff.TensorType(np.int32, [2]), task=number, sent_task=number
         )
-        self.train_reads, self.train_writes, self.prepare_reads = ("task", "sent"), ("sent",), ("plan",)
+        self.train_reads, self.train_writes, self.prepare_reads = ("task", "sent_task"), ("sent_task",), ("plan",)
         self.evaluate_type = OrderedDict(task=number)
         self.context_type = OrderedDict(own.context_type, **label_mask_type(classes, growing=True))
         label = tff.TensorType(np.int32, [None])
@@ -78,7 +78,7 @@ class AnalyticWork(ClientWork):
         return randomness.fold(randomness.root_key(self._seed), randomness.PLAN)
 
     def initialize_client(self, shared: tf.Tensor, plan: tf.Tensor, key: tf.Tensor) -> Tensors:
-        return OrderedDict(key=key, plan=plan, task=tf.constant(-1), sent=tf.constant(-1))
+        return OrderedDict(key=key, plan=plan, task=tf.constant(-1), sent_task=tf.constant(-1))
 
     def begin_task(self, state: Tensors, shared: tf.Tensor, foreign: tf.Tensor) -> Tensors:
         return dict(state, task=state["task"] + 1)
@@ -101,7 +101,7 @@ class AnalyticWork(ClientWork):
         features, labels = data["train"]["features"], data["train"]["label"]
         finite = tf.reduce_all(tf.math.is_finite(features))
         count = num_examples(data["train"])
-        sends = tf.logical_and(tf.logical_and(finite, count > 0), state["sent"] < state["task"])
+        sends = tf.logical_and(tf.logical_and(finite, count > 0), state["sent_task"] < state["task"])
         update = tf.cond(sends, lambda: self._sums(features, labels), self._nothing)
         sent = tf.where(sends, tf.size(update["moments"]), 0)
         extra = tf.where(sends, 8 * tf.size(update["gram"]) + 4 * sent, 0) if self.with_gram else 4 * sent
@@ -111,7 +111,7 @@ class AnalyticWork(ClientWork):
             non_finite=tf.cast(tf.logical_not(finite), tf.int32),
         )  # fmt: skip
         weight = tf.where(sends, tf.cast(count, tf.float32), 0.0)
-        return {"sent": tf.where(sends, state["task"], state["sent"])}, update, weight, metrics
+        return {"sent_task": tf.where(sends, state["task"], state["sent_task"])}, update, weight, metrics
 
     def _sums(self, features: tf.Tensor, labels: tf.Tensor) -> OrderedDict:
         """Q, float64 `[num_features, classes]`, and G as a vector of its upper triangle, row after row."""

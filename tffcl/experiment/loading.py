@@ -241,7 +241,9 @@ def load(experiment: Experiment) -> Any:
     if kind == "image" and isinstance(data, str):
         return datasets.load_images(data, experiment.data_dir)
     if kind == "vector":
-        if isinstance(data, str):
+        if isinstance(data, str) and NAMES.get(data) == "image":
+            data = datasets.load_images(data, experiment.data_dir)
+        elif isinstance(data, str):
             return datasets.load_arrays(data, label_column=experiment.label_column)
         return datasets.as_arrays(data)
     return data

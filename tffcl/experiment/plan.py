@@ -171,7 +171,7 @@ class Plan:
                 every = stream.num_tasks * max(len(task.train) for tasks in stream.tasks for task in tasks)
                 return program.ReplayedDomainData(data, stream, every, self.split_seed, **form)
             return program.DomainClientData(data, stream, **form)
-        growing = {"growing": self.growing, "own_classes": self.growing and self.train_classes == "own"}
+        growing: dict[str, Any] = {"growing": self.growing, "own_classes": self.growing and self.train_classes == "own"}
         if pool == "memory":
             pooled = streams.with_memory(stream, data.train_labels, self.method.remembered(self), self.split_seed)
         else:
@@ -246,7 +246,7 @@ class Plan:
         if self.experiment.network is None:
             raise errors.InputError(f"network: {self.method.name} has a network of its own")
         places = self.transfer.num_foreign(self.data.num_clients) if num_foreign is None else num_foreign
-        network = self.experiment.network.build(self, places)
+        network: Any = self.experiment.network.build(self, places)
         if self.growing:
             network = Whole(network)
         return with_label_mask(network, self.growing) if self.label_mask else network

@@ -108,6 +108,9 @@ def _named_tasks(plan: Plan) -> list[list[tuple[str, ...]]]:
     if isinstance(plan.dataset, datasets.Domains):
         return [[names] * plan.data.num_tasks for _ in range(plan.data.num_clients)]
     pooled = loading.pooled(plan.stream, plan.method.pool)
+    if plan.growing:  # nobody knows the task: all classes of the run
+        every = tuple(names[label] for label in streams.seen_classes(plan.stream)[-1])
+        return [[every] * pooled.num_tasks for _ in range(pooled.num_clients)]
     return [[tuple(names[label] for label in task.test_labels) for task in tasks] for tasks in pooled.tasks]
 
 

@@ -235,7 +235,9 @@ class ContinuedPlan(FinishedPlan):
         more = process.num_foreign - old.num_foreign
         return _grown(_with_places(state, more) if more else state, old, process), self._run.events
 
-    def _finish(self, process: ContinualProcess, state: RunState, folder: Optional[pathlib.Path]) -> dict[str, Any]:
+    def _finish(
+        self, process: ContinualProcess, state: RunState, folder: Optional[pathlib.Path], results: Results
+    ) -> dict[str, Any]:
         return {}
 
 

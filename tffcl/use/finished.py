@@ -20,7 +20,7 @@ from tffcl.client_works import RehearsalModel
 from tffcl.errors import InputError, RunError, TffclError
 from tffcl.experiment import Experiment, frozen, loading, record
 from tffcl.experiment.plan import Plan
-from tffcl.models import KerasNetwork, Network
+from tffcl.models import KerasNetwork, Network, Whole
 from tffcl.models.registry import NETWORKS, NetworkPart
 from tffcl.program import client_files, frames
 from tffcl.program.results import results_of
@@ -349,8 +349,13 @@ class FinishedRun:
                 state.base.rows(ids), held["plan"],
             )  # fmt: skip
         if isinstance(work, PlainWork):
-            kernels = work.penalties.kernels(np.asarray(state.server["shared"]))
-            return Parameters(work.network, np.asarray(kernels), view["local"].numpy(), plan=held["plan"])
+            network: Any = work.network
+            kernels = np.asarray(work.penalties.kernels(np.asarray(state.server["shared"])))
+            local = view["local"].numpy()
+            if isinstance(network, Whole):
+                kernels, local = (np.asarray(part) for part in network.parts(tf.constant(kernels)))
+                network = network.inner
+            return Parameters(network, kernels, local, plan=held["plan"])
         raise RunError(f"{self.directory}: no model can be taken out of a {type(work).__name__}")
 
     def _own_number(self, client: int, task: int) -> int:
