@@ -81,7 +81,8 @@ def data_of(process, small):
     if "known" in types:
         size = types["known"].shape[0]
         data._context = OrderedDict(data._context, classes=np.ones(size, bool), known=np.arange(size) < 1)
-        data._num_classes = size
+        data._num_classes, draw = size, data._draw
+        data._draw = lambda *drawn: OrderedDict((n, v % size if n == "label" else v) for n, v in draw(*drawn).items())
     return data
 
 
@@ -141,7 +142,8 @@ class SmallPlan:
         return with_label_mask(Whole(network), growing=True) if self.method.growing else network
 
     def plain_encoder(self):
-        return FrozenEncoder(IdentityEncoder(IMAGE), np.zeros(0, np.float32))
+        encoder = VectorEncoder(rehearsing.INPUTS, variational=False, embedding_size=rehearsing.SIZE, hidden=())
+        return FrozenEncoder(encoder, encoder.initial(tf.constant([1, 2])).numpy())
 
     def rehearsal_model(self, pretrained, noise):
         if self.method.encoder == "identity":

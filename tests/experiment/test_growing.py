@@ -263,7 +263,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path):
 @pytest.mark.slow
 def test_the_model_that_is_taken_out_tells_all_classes_apart(tmp_path):
     chosen = experiment("er", "image", output_dir=str(tmp_path / "run"), keep="all")
-    results, plan = chosen.run(), chosen.plan()
+    plan = chosen.plan()
+    results = plan.run()
     model = tffcl.load_run(results.directory).model(client=0, task=2)
     seen = streams.seen_classes(plan.stream)[-1]
     for task in range(3):
