@@ -27,6 +27,12 @@ PAIRS = [(method, kind) for method in (*TRAINED, *CLOSED) for kind in KINDS]
 FAST = {("lwf", "vector"), ("afcl", "text")}
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Runs without a directory of their own make one where they are."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(name="vectors", scope="module")
 def _vectors(tmp_path_factory):
     return str(command_line.small_vectors(tmp_path_factory.mktemp("vectors")))
@@ -200,6 +206,17 @@ def test_lwf_without_a_weight_is_fedavg_to_the_bit():
     assert np.array_equal(shared_after(experiment("lwf", distillation=0.0)), plain)
     assert not np.array_equal(shared_after(experiment("lwf", distillation=5.0)), plain)
     assert not np.array_equal(shared_after(experiment("fedavg")), plain)
+
+
+@pytest.mark.slow
+def test_fil_ver_learns_on_one_head():
+    results = Experiment(
+        "fil-ver", data="digits", scenario="class-incremental", num_clients=2, num_tasks=2, labels_per_task=2,
+        num_rounds=2, num_epochs=4, embedding_size=6, hidden=(8,), filters=(2,), pretraining_epochs=6, sst_steps=20,
+        quiet=True,
+    ).run()  # fmt: skip
+    assert len(results.more["incremental"]["seen_accuracy"]) == 2
+    assert results.more["incremental"]["last_accuracy"] > 0.25
 
 
 @pytest.mark.parametrize("method", [name for name in registry.METHODS.names if registry.find_method(name).by_task])
