@@ -18,7 +18,7 @@ from tffcl.flags import parse_run
 from tffcl.papers import BENCHMARK_SUITES, benchmark, verify, workers
 from tffcl.papers.suites import SUITES, Entry, Suite
 
-SUITE = Suite("small", "a suite of tests", ("--data", "iris", "--num-rounds", "1"), ("--num-epochs", "1"),
+SUITE = Suite("small", "a suite of tests", ("--data", "iris", "--num-rounds", "1"), (), ("--num-epochs", "1"),
               {"finetune": Entry("fedavg", (), "McMahan et al., 2017"),
                "prox": Entry("fedprox", ("--proximal", "0.1"), "Li et al., 2020", "0.1 of 0.01, 0.1, 1")})  # fmt: skip
 ACCURACY = {"finetune": {1: 0.25, 2: 0.35, 3: 0.33}, "prox": {1: 0.5, 2: 0.45, 3: 0.6}}
@@ -33,7 +33,7 @@ def finished(folder, average, rows=(0, 1, 2)):
     folder.mkdir(parents=True)
     row, _, seed = folder.name.rpartition("-seed")
     entry = SUITE.rows[row]
-    flags = [entry.method, *SUITE.flags, *SUITE.quick, *entry.flags, "--seed", seed]
+    flags = [*SUITE.flags_of(row, True), *benchmark.seeded(seed)]
     config = {**parse_run(flags).config(), "data_fingerprint": "0123"}
     incremental = {
         "last_accuracy": average / 2, "average_incremental_accuracy": average, "forgetting": 0.1, "plasticity": 0.9,

@@ -15,7 +15,8 @@ from tffcl.reports import leaderboard
 
 def row(name, average, curve, paper="A & B, 2020"):
     return {
-        "name": name, "method": "fedavg", "flags": ["--data", "digits", "--x", "<1>"], "paper": paper, "chosen": "",
+        "name": name, "method": "fedavg", "flags": ["--data", "digits", "--x", "<1>"], "own_flags": ["--x", "<1>"],
+        "paper": paper, "chosen": "",
         "seeds": ["1", "2"], "seal": "0123456789abcdef", "curves": {"1": curve, "2": curve},
         "values": {"A_T %": {"1": 50.0, "2": 52.0}},
         "mean": {"A_T %": 51.0, "MB up": 0.25, **({} if average is None else {"average A_t %": average})},

@@ -73,6 +73,8 @@ def build_afcl(
 ) -> ContinualProcess:
     """AFCL (Tang et al., 2025): ridge regression on all examples that clients ever had.
 
+    Shown in docs/methods.md.
+
     Args:
       encoder: whose output the features are made of.
       classes: L, of the data set.
@@ -97,6 +99,8 @@ def build_prototypes(
     aggregator: Optional[templates.AggregationFactory] = None,
 ) -> ContinualProcess:
     """A Gaussian for each class in a frozen space, of the statistics of all examples that clients ever had.
+
+    Shown in docs/methods.md.
 
     Args:
       encoder: whose output the features are made of.

@@ -43,6 +43,8 @@ def build_lwf(
 ) -> ContinualProcess:
     """FedAvg whose clients keep to what the last task's model said of the classes before (LwF).
 
+    Shown in docs/methods.md.
+
     Args:
       network: what the clients train, all of it shared (`tffcl.models.Whole`), with a growing label mask.
       weight: lambda, see `LwF`; 0 is FedAvg to the bit.

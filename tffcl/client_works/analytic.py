@@ -44,6 +44,8 @@ class AnalyticWork(ClientWork):
       with_gram: sends G beside Q.
       seed: of the server's plan.
 
+    Shown in docs/methods.md.
+
     Raises:
       InputError: a width below 0, or fewer than 1 class.
     """

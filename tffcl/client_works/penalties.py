@@ -224,6 +224,8 @@ class LwF(Penalty):
     (Hinton, Vinyals, Dean, 2015). Nothing in the first task, of which no class is known before. Contexts have `known`
     (`tffcl.models.with_label_mask(network, growing=True)`).
 
+    Shown in docs/methods.md.
+
     Args:
       weight: lambda.
       temperature: T.

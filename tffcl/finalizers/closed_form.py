@@ -26,6 +26,10 @@ Solve = Callable[[Any, tf.Tensor], tf.Tensor]
 def ridge(regularisation: float) -> Solve:
     """argmin_W ||Phi W - Y||^2 + regularisation ||W||^2 = (G + regularisation I)^-1 Q (Tang et al.: AFCL, 2025).
 
+    >>> gram, moments = tf.constant([[3.0, 0.0], [0.0, 1.0]], tf.float64), tf.constant([[2.0], [1.0]], tf.float64)
+    >>> ridge(1.0)(gram, moments).numpy().tolist()
+    [[0.5], [0.5]]
+
     Raises:
       InputError: the regularisation is not above 0.
     """
@@ -42,7 +46,13 @@ def _means(moments: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def nearest_mean() -> Solve:
-    """The class whose mean is nearest: -||x - mu||^2 / 2 = mu'x - ||mu||^2 / 2 + what is common to all classes."""
+    """The class whose mean is nearest: -||x - mu||^2 / 2 = mu'x - ||mu||^2 / 2 + what is common to all classes.
+
+    Moments are sums of (x, 1) over the examples of each class.
+
+    >>> nearest_mean()(None, tf.constant([[2.0, 9.0], [2.0, 3.0]], tf.float64)).numpy().tolist()
+    [[1.0, 3.0], [-0.5, -4.5]]
+    """
 
     def solve(gram: Any, moments: tf.Tensor) -> tf.Tensor:
         del gram
@@ -57,6 +67,11 @@ def discriminant(shrinkage: float) -> Solve:
 
     S is the pooled covariance within classes, of which the share `shrinkage` is replaced by a multiple of I with the
     same trace. Classes count alike, however many examples they have.
+
+    >>> gram = tf.constant([[24.0, 6.0], [6.0, 3.0]], tf.float64)  # of x = 0, 2 and 4, and of 1
+    >>> moments = tf.constant([[2.0, 4.0], [2.0, 1.0]], tf.float64)
+    >>> [round(each, 3) for each in discriminant(1e-9)(gram, moments).numpy()[0]]
+    [0.5, 2.0]
 
     Raises:
       InputError: the shrinkage is not above 0 or is above 1.
@@ -85,6 +100,8 @@ def build_closed_form(work: AnalyticWork, solve: Solve) -> FinalizerProcess:
 
     Measurements: `examples`, of which the sums are; and `rejected`, 1 where the solution was not finite and the server
     kept the one before (the sums are kept all the same).
+
+    Shown in docs/methods.md.
     """
     types = OrderedDict(moments=tff.TensorType(np.float64, work.shared_type.shape))
     if work.with_gram:

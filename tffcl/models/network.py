@@ -179,6 +179,8 @@ class Classifier(Network):
 class Whole(Classifier):
     """A classifier of which everything that is trained is shared: biases and the head stand among the kernels.
 
+    Shown in docs/methods.md.
+
     Attributes (and those of `Network`):
       inner: the classifier as it was.
     """

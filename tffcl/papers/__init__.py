@@ -12,4 +12,4 @@ FIL_VER_TABLES = (
     "privacy",
     "leak",
 )
-BENCHMARK_SUITES = ("digits",)
+BENCHMARK_SUITES = ("digits", "fashion", "fashion-0.1")

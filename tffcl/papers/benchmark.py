@@ -79,11 +79,9 @@ def suite_called(name: str) -> Suite:
 
 def table_of(suite: Suite, quick: bool) -> Table:
     """The suite as a table, whose rows are compared with the first."""
-    flags = (*suite.flags, *(suite.quick if quick else ()))
     first = next(iter(suite.rows))
     rows = [
-        Row(name, (name,), (method.method, *flags, *method.flags), control="" if name == first else first)
-        for name, method in suite.rows.items()
+        Row(name, (name,), suite.flags_of(name, quick), control="" if name == first else first) for name in suite.rows
     ]
     return Table(("method",), MEASURES, (), tuple(rows), compared={AVERAGE: f"over {first}"})
 
@@ -118,7 +116,7 @@ def benchmark(
     chosen = table.chosen(rows)
     storage.make_folder(root, "the folder of all runs")
     runs = {
-        row: [Run(root / f"{row.name}-seed{each}", (*row.flags, *passed, "--seed", str(each)), False) for each in seeds]
+        row: [Run(root / f"{row.name}-seed{each}", (*row.flags, *passed, *seeded(each)), False) for each in seeds]
         for row in chosen
     }
     failures = workers.finish([each for of_row in runs.values() for each in of_row], jobs)
@@ -140,6 +138,11 @@ def benchmark(
         raise RunError(f"{len(failures)} of {total} runs failed; the first: {failures[0]}")
 
 
+def seeded(seed: object) -> tuple[str, ...]:
+    """Flags of a seed: of the order of classes, of who has which rows, and of all that is drawn."""
+    return ("--seed", str(seed), "--split-seed", str(seed))
+
+
 def board_of(suite: Suite, quick: bool, table: Table, found: Found, values: Values) -> dict[str, Any]:
     """What leaderboard.json holds.
 
@@ -159,7 +162,7 @@ def board_of(suite: Suite, quick: bool, table: Table, found: Found, values: Valu
         "suite": suite.name,
         "quick": quick,
         "about": suite.about,
-        "flags": [*suite.flags, *(suite.quick if quick else ())],
+        "flags": [*suite.flags, *suite.network, *(suite.quick if quick else ())],
         "streams": streams,
         "tffcl": tffcl.__version__,
         "code": record.code_checksum(),
@@ -182,6 +185,7 @@ def _row(row: Row, folders: Sequence[pathlib.Path], values: Values, first: str, 
         "name": row.name,
         "method": row.flags[0],
         "flags": list(row.flags[1:]),
+        "own_flags": list(entry.flags),
         "paper": entry.paper,
         "chosen": entry.chosen,
         "seeds": [_seed(row, folder) for folder in folders],

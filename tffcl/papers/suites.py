@@ -1,7 +1,7 @@
 """Suites of `tffcl benchmark`: one stream, one network and one budget each, and the methods on it.
 
-What a method may choose was chosen by `tffcl sweep` on examples held out of the first two tasks, and `chosen` says
-from what.
+What a method may choose was chosen by `tffcl sweep` on examples held out of the first two tasks, with seeds 101 and up,
+and `chosen` says from what. Seeds decide the order of the classes, who has which rows, and all that is drawn.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ class Entry:
       flags: besides the suite's.
       paper: authors and year.
       chosen: which of its options were chosen, and of what.
+      trained: it trains the suite's network; else its features are frozen.
     """
 
     method: str
     flags: tuple[str, ...] = ()
     paper: str = ""
     chosen: str = ""
+    trained: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Suite:
       name: what `--suite` calls it.
       about: one line.
       flags: of `tffcl run`, for all rows alike.
+      network: flags of the rows that train a network.
       quick: flags of the small schedule, which stand over them.
       rows: name -> method.
     """
@@ -42,35 +45,70 @@ class Suite:
     name: str
     about: str
     flags: tuple[str, ...]
+    network: tuple[str, ...]
     quick: tuple[str, ...]
     rows: Mapping[str, Entry]
 
+    def flags_of(self, name: str, quick: bool) -> tuple[str, ...]:
+        """Flags of `tffcl run` of a row, the method first."""
+        entry = self.rows[name]
+        network = self.network if entry.trained else ()
+        return (entry.method, *self.flags, *network, *(self.quick if quick else ()), *entry.flags)
 
-_ROWS = {
-    "finetune": Entry("fedavg", (), "McMahan et al., 2017"),
-    "fedprox": Entry("fedprox", (), "Li et al., 2020"),
-    "ewc": Entry("ewc", (), "Kirkpatrick et al., 2017"),
-    "fedprox-ewc": Entry("fedprox-ewc", (), ""),
-    "fedcurv": Entry("fedcurv", (), "Shoham et al., 2019"),
-    "lwf": Entry("lwf", (), "Li and Hoiem, 2016"),
-    "er-5": Entry("er", ("--memory-per-class", "5"), "Chaudhry et al., 2019"),
-    "er-20": Entry("er", ("--memory-per-class", "20"), "Chaudhry et al., 2019"),
-    "replay": Entry("replay", (), "keeps everything"),
-    "prototypes": Entry("prototypes", (), "one Gaussian a class"),
-    "afcl": Entry("afcl", (), "Tang et al., 2025"),
-    "joint": Entry("offline", (), "all data at once"),
-}
-_INCREMENTAL = ("--scenario", "class-incremental", "--num-clients", "5", "--num-tasks", "5", "--labels-per-task", "2",
-                "--partition", "dirichlet", "--alpha", "0.5")  # fmt: skip
+
+def _rows(mu: str, ewc: str, curv: str, distillation: str) -> dict[str, Entry]:
+    """All methods, with the weights of penalties: each a value and, in brackets, what it was chosen of."""
+    weights = {
+        name: text.split()[0] for name, text in (("mu", mu), ("ewc", ewc), ("curv", curv), ("lwf", distillation))
+    }
+    penalty, proximal = ("--penalty", weights["ewc"]), ("--proximal", weights["mu"])
+    return {
+        "finetune": Entry("fedavg", (), "McMahan et al., 2017"),
+        "fedprox": Entry("fedprox", proximal, "Li et al., 2020", f"mu {mu}"),
+        "ewc": Entry("ewc", penalty, "Kirkpatrick et al., 2017", f"lambda {ewc}"),
+        "fedprox-ewc": Entry("fedprox-ewc", (*penalty, *proximal), "", "both as above"),
+        "fedcurv": Entry("fedcurv", curvature, "Shoham et al., 2019", f"lambda {curv}"),
+        "lwf": Entry("lwf", distilled, "Li and Hoiem, 2016", f"lambda {distillation}"),
+        "er-5": Entry("er", ("--memory-per-class", "5"), "Chaudhry et al., 2019"),
+        "er-20": Entry("er", ("--memory-per-class", "20"), "Chaudhry et al., 2019"),
+        "replay": Entry("replay", (), "keeps all examples"),
+        "nearest-mean": Entry("prototypes", ("--covariance", "none"), "", trained=False),
+        "prototypes": Entry("prototypes", (), "Fisher, 1936", trained=False),
+        "afcl": Entry("afcl", (), "Tang et al., 2025", trained=False),
+        "joint": Entry("offline", (), "all data at once"),
+    }
+
+
+def _incremental(num_tasks: int, num_clients: int, alpha: str) -> tuple[str, ...]:
+    return (
+        "--scenario", "class-incremental", "--num-clients", str(num_clients), "--num-tasks", str(num_tasks),
+        "--labels-per-task", "2", "--partition", "dirichlet", "--alpha", alpha, "--evaluate-every", "task",
+    )  # fmt: skip
+
+
+_FASHION_ROWS = _rows("0.01 (of 0.01, 0.1, 1)", "10 (of 10, 1e3, 1e5)", "1 (the default)", "1 (of 1, 3)")
+_FASHION = tuple(
+    Suite(
+        name,
+        f"Fashion-MNIST: 5 tasks of 2 new classes, 5 clients, Dirichlet {alpha}, one head",
+        ("--data", "fashion-mnist", *_incremental(5, 5, alpha), "--num-rounds", "5", "--num-epochs", "2"),
+        ("--network", "mlp", "--hidden", "256", "--batch-size", "64", "--learning-rate", "1e-3"),
+        ("--max-train-documents", "600", "--num-rounds", "3"),
+        _FASHION_ROWS,
+    )
+    for name, alpha in (("fashion", "0.5"), ("fashion-0.1", "0.1"))
+)
 SUITES = {
     suite.name: suite
     for suite in (
         Suite(
             "digits",
             "8 x 8 digits, which ship: 5 tasks of 2 new classes, 5 clients, Dirichlet 0.5, one head",
-            ("--data", "digits", *_INCREMENTAL, "--num-rounds", "10", "--num-epochs", "5"),
+            ("--data", "digits", *_incremental(5, 5, "0.5"), "--num-rounds", "10", "--num-epochs", "5"),
+            (),
             ("--num-rounds", "5", "--num-epochs", "2"),
-            _ROWS,
+            _rows("0.01", "10", "1", "1"),
         ),
+        *_FASHION,
     )
 }

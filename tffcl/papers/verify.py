@@ -23,7 +23,7 @@ from tffcl import reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.papers import workers
-from tffcl.papers.benchmark import CPU, FORMAT, MEASURES, NAME, seal, statistics, stream_of
+from tffcl.papers.benchmark import CPU, FORMAT, MEASURES, NAME, seal, seeded, statistics, stream_of
 from tffcl.papers.workers import Run
 from tffcl.reports import run_files
 
@@ -98,7 +98,7 @@ class Check:
         flags = (row["method"], *row["flags"], *self.passed)
         with tempfile.TemporaryDirectory(prefix="tffcl-verify-") as scratch:
             runs = {
-                seed: Run(pathlib.Path(scratch) / f"{row['name']}-seed{seed}", (*flags, "--seed", seed), False)
+                seed: Run(pathlib.Path(scratch) / f"{row['name']}-seed{seed}", (*flags, *seeded(seed)), False)
                 for seed in wanted
             }
             problems += workers.finish(list(runs.values()), self.jobs)

@@ -173,8 +173,7 @@ def _cell(mean: Any, half: Any, digits: int, signed: bool = False) -> str:
 def _details(board: Mapping[str, Any]) -> str:
     lines = []
     for row in board["rows"]:
-        known = len(board["flags"])
-        own = " ".join([row["method"], *row["flags"][known:]])
+        own = " ".join([row["method"], *row["own_flags"]])
         cells = [escaped(text, "html") for text in (row["name"], own, row["chosen"], row["seal"][:12])]
         lines.append(
             f'<tr><td class="text">{cells[0]}</td><td class="text"><code>{cells[1]}</code></td>'

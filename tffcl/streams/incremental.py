@@ -256,7 +256,13 @@ def _state(task: int, first: int, last: int, active: bool) -> EnrollmentState:
 
 
 def class_counts(stream: TaskStream, train_labels: _Labels, num_labels: int) -> np.ndarray:
-    """Training examples of each client and class, all tasks together, int64 [C, L]."""
+    """Training examples of each client and class, all tasks together, int64 [C, L].
+
+    >>> labels = [0, 1] * 6
+    >>> stream = class_incremental(labels, [0, 1], num_clients=2, num_tasks=1, validation_share=0)
+    >>> class_counts(stream, labels, 2).tolist()
+    [[3, 3], [3, 3]]
+    """
     known = np.asarray(train_labels)
     return np.array([
         np.bincount(np.concatenate([known[task.train] for task in tasks]), minlength=num_labels)
@@ -265,7 +271,11 @@ def class_counts(stream: TaskStream, train_labels: _Labels, num_labels: int) -> 
 
 
 def seen_classes(stream: TaskStream) -> list[tuple[int, ...]]:
-    """For each task the classes of it and of all tasks before it, of all clients, ascending."""
+    """For each task the classes of it and of all tasks before it, of all clients, ascending.
+
+    >>> [len(seen) for seen in seen_classes(class_incremental([0, 1, 2, 3] * 6, [0, 1, 2, 3], num_tasks=2))]
+    [2, 4]
+    """
     seen: set[int] = set()
     found = []
     for number in range(stream.num_tasks):
@@ -282,6 +292,11 @@ def with_memory(stream: TaskStream, train_labels: _Labels, per_class: int, seed:
     random sample of all that the client has had of the class (reservoir sampling). Remembered rows are repeated until
     there are as many as new ones, or half of them: each step has as much of the past as of the present. A client that
     has nothing new trains on its memory.
+
+    >>> labels = [0, 1] * 6
+    >>> stream = class_incremental(labels, [0, 1], num_clients=1, num_tasks=2, labels_per_task=1, validation_share=0)
+    >>> [task.labels for task in with_memory(stream, labels, 1).tasks[0]]
+    [(1,), (0, 1)]
 
     Raises:
       StreamError: `per_class` is no whole number, 0 or more.
