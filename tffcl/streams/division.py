@@ -139,10 +139,12 @@ def pick_labels(
     """
     left = {label: min(capacity, num_tasks) for label, capacity in capacities.items() if capacity > 0}
     if sum(left.values()) < num_tasks * labels_per_task:
+        fits = range(num_tasks, 0, -1)
+        most = next((n for n in fits if sum(min(c, n) for c in left.values()) >= n * labels_per_task), 0)
         raise StreamError(
             f"{num_tasks} tasks x {labels_per_task} labels = {num_tasks * labels_per_task} picks, but the "
-            f"labels' documents allow {sum(left.values())}: ask for fewer clients, tasks or labels_per_task, "
-            "or a smaller min_documents"
+            f"labels' documents allow {sum(left.values())}, enough for {most} tasks of all clients together: "
+            "ask for fewer clients, tasks or labels_per_task, or a smaller min_documents"
         )
     picks = []
     for remaining in range(num_tasks, 0, -1):
