@@ -23,6 +23,7 @@ from tffcl.algorithms import (
 )
 from tffcl.client_works import (
     EWC,
+    AnalyticWork,
     DecomposedWork,
     Decomposition,
     FedCurv,
@@ -150,10 +151,15 @@ ARGUMENTS = [
 def _right(small, builder):
     """The arguments without which the builder cannot be called."""
     encoder = IdentityEncoder((1, 2))
+    frozen = FrozenEncoder(encoder, np.zeros(0, np.float32))
     right = {
         "network": small.network(aligned=True) if builder is build_fedseit else small.network(places=0),
         "config": MADEConfig(3, (2,)) if "made" in builder.__name__ else small.config(),
-        "model": RehearsalModel(FrozenEncoder(encoder, np.zeros(0, np.float32)), MLP(2, 2, ())),
+        "model": RehearsalModel(frozen, MLP(2, 2, ())),
+        "encoder": frozen,
+        "classes": 2,
+        "work": AnalyticWork(frozen, 2, width=0),
+        "solve": finalizers.ridge(1.0),
         "num_foreign": 1,
         "weight": 1.0,
         "shared_type": tff.TensorType(np.float32, [3]),

@@ -95,6 +95,7 @@ def discriminant(shrinkage: float) -> Solve:
     return solve
 
 
+@errors.checked_arguments
 def build_closed_form(work: AnalyticWork, solve: Solve) -> FinalizerProcess:
     """Adds up what clients send, in its own state, and shares what `solve` makes of the sums.
 
@@ -102,7 +103,12 @@ def build_closed_form(work: AnalyticWork, solve: Solve) -> FinalizerProcess:
     kept the one before (the sums are kept all the same).
 
     Shown in docs/methods.md.
+
+    Raises:
+      InputError: `solve` is no function.
     """
+    if isinstance(solve, type) or not callable(solve):
+        raise errors.InputError(f"solve: expected a function of G and Q, such as ridge(1.0), found {solve!r}")
     types = OrderedDict(moments=tff.TensorType(np.float64, work.shared_type.shape))
     if work.with_gram:
         types["gram"] = tff.TensorType(np.float64, [work.gram_size])

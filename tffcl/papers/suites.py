@@ -58,10 +58,15 @@ class Suite:
 
 def _rows(mu: str, ewc: str, curv: str, distillation: str) -> dict[str, Entry]:
     """All methods, with the weights of penalties: each a value and, in brackets, what it was chosen of."""
-    weights = {
-        name: text.split()[0] for name, text in (("mu", mu), ("ewc", ewc), ("curv", curv), ("lwf", distillation))
-    }
-    penalty, proximal = ("--penalty", weights["ewc"]), ("--proximal", weights["mu"])
+    proximal, penalty, curvature, distilled = (
+        (flag, text.split()[0])
+        for flag, text in (
+            ("--proximal", mu),
+            ("--penalty", ewc),
+            ("--penalty", curv),
+            ("--distillation", distillation),
+        )
+    )
     return {
         "finetune": Entry("fedavg", (), "McMahan et al., 2017"),
         "fedprox": Entry("fedprox", proximal, "Li et al., 2020", f"mu {mu}"),
