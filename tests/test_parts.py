@@ -223,3 +223,14 @@ def test_a_table_is_data(name, head, row, kind, taken, tmp_path):
     loaded = loading.load(experiment)
     assert (experiment.kind, type(loaded), loaded.name, loaded.label_names) == (kind, taken, "mine", ("x", "y"))
     assert (len(loaded.train_labels), len(loaded.test_labels)) == (16, 4)
+
+
+@pytest.mark.parametrize("part", ["method", "network"])
+def test_a_file_that_imports_tensorflow_first_finds_its_log_silenced(part, path, monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    path.write_text(f"import os\nLEVEL = os.environ.get('TF_CPP_MIN_LOG_LEVEL')\n{MODULE}")
+    if part == "method":
+        Experiment(f"{path}:gentle", data="iris")
+    else:
+        Experiment("fedavg", data="iris", network=f"{path}:network")
+    assert sys.modules["tffcl_user_own"].LEVEL == "3"

@@ -62,7 +62,12 @@ _SPLITS = click.option(
     multiple=True,
     help="Each seed with each of these; may be repeated.  [default: 42]",
 )
-_ROWS = click.option("--row", "rows", multiple=True, help="A row, or how rows begin; may be repeated.  [default: all]")
+_ROWS = click.option(
+    "--row",
+    "rows",
+    multiple=True,
+    help="A row, or how rows begin (a wrong name lists them); may be repeated.  [default: all]",
+)
 _JOBS = click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
 _WRITE = click.option(
     "--write",
@@ -207,7 +212,13 @@ _PLACES = (
 @click.option("--quick", is_flag=True, help="The small schedule: minutes.")
 @_ROWS
 @click.option(
-    "--seed", "seeds", type=int, multiple=True, default=(1, 2, 3, 4, 5), show_default=True, help="Two or more."
+    "--seed",
+    "seeds",
+    type=int,
+    multiple=True,
+    default=(1, 2, 3, 4, 5),
+    show_default=True,
+    help="Repeated; two or more.",
 )
 @_PLACES[0]
 @_PLACES[1]

@@ -257,6 +257,21 @@ def test_refuses(message):
         KerasNetwork(REFUSED[message]())
 
 
+@pytest.mark.slow
+def test_all_that_is_in_the_way_is_told_at_once():
+    parts = (
+        layers.BatchNormalization(),
+        layers.Dense(3, kernel_regularizer="l2", name="held"),
+        layers.GaussianNoise(0.5),
+    )
+    with pytest.raises(errors.InputError) as caught:
+        KerasNetwork(_with(*parts, head=layers.Dense(3, "softmax"))())
+    told = str(caught.value)
+    assert "\n" not in told
+    for what in ("BatchNormalization", "without activation", "GaussianNoise", "(of held)", "weight_decay"):
+        assert told.count(what) >= 1, what
+
+
 def test_frozen_statistics_are_used_and_only_what_is_trained_is_given():
     model = _randomise(_with(layers.Dense(5), layers.BatchNormalization(trainable=False))())
     model.layers[1].moving_variance.assign(np.arange(1.0, 6.0))

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -34,6 +35,19 @@ def test_impossible_requests_say_what_would_be_possible(arguments, message):
         streams.non_iid(LABELS, LABELS, **arguments)
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, InputError)
+
+
+@pytest.mark.parametrize("capacities", [{0: 13, 1: 13, 2: 13}, {0: 9, 1: 2, 2: 1}, {0: 1}])
+def test_as_many_tasks_fit_as_the_refusal_says(capacities):
+    def pick(num_tasks):
+        return division.pick_labels(capacities, num_tasks, 2, np.random.default_rng(0))
+
+    with pytest.raises(StreamError, match="enough for") as caught:
+        pick(50)
+    most = int(re.search(r"enough for (\d+) tasks", str(caught.value))[1])
+    assert len(pick(most)) == most
+    with pytest.raises(StreamError):
+        pick(most + 1)
 
 
 @pytest.mark.parametrize("wrong", [[], [[0, 1]], [0.5, 1.0], ["a", "b"], [0, -1]])

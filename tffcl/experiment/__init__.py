@@ -71,6 +71,7 @@ class Experiment:
     def __init__(
         self, method: Union[str, Method] = "fedseit", *, data: Any = None, network: Any = None, **options: Any
     ):
+        quiet.quiet_logs()  # a file that a part is named by may be the first to import TensorFlow
         chosen = registry.find_method(method) if isinstance(method, str) else method
         named = {"method": registry.reference_of(method), "data": data, "network": network}
         for name, value in (("named", named), ("method", chosen), ("data", data)):

@@ -280,6 +280,11 @@ def _with_plain_dropout(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
 
 def _check_supported(model: tf.keras.Model) -> None:
     """Refuses what neither `decompose` nor `KerasNetwork` can train."""
+    _check_structure(model)
+    _check_updates(model)
+
+
+def _check_structure(model: tf.keras.Model) -> None:
     if not isinstance(model, tf.keras.Model) or not model.built:
         raise errors.InputError("model: expected a built functional or sequential tf.keras.Model")
     for part in [model, *model.submodules]:
@@ -289,7 +294,6 @@ def _check_supported(model: tf.keras.Model) -> None:
             raise errors.InputError(
                 f"model: {part.name} is neither functional nor sequential, so its layers cannot be replaced"
             )
-    _check_updates(model)
     kinds = [type(layer) for layer in _leaf_layers(model)]
     if not any(kind in _DECOMPOSED for kind in kinds):
         names = [kind.__name__ for kind in kinds]
@@ -319,25 +323,46 @@ def _check_updates(model: tf.keras.Model) -> None:
 
 
 def _checked_head(model: tf.keras.Model) -> tf.keras.layers.Layer:
-    """The Dense layer that gives the logits, of a model that federated local training can train as it stands."""
-    _check_supported(model)
+    """The Dense layer that gives the logits, of a model that federated local training can train as it stands.
+
+    Raises:
+      InputError: with all that is in the way, not only the first of it.
+    """
+    _check_structure(model)
     for name, tensors in (("input", model.inputs), ("output", model.outputs)):
         if len(tensors) != 1:
             raise errors.InputError(f"model: expected one {name}, found {len(tensors)}")
+    faults = []
+    for check in (_check_updates, _check_head, _check_weights, _check_randomness, _check_losses):
+        try:
+            check(model)
+        except errors.InputError as error:
+            faults.append(error)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise errors.InputError("model: " + ". And ".join(str(fault).removeprefix("model: ") for fault in faults))
+    return model.get_layer(model.output_names[0])
+
+
+def _check_head(model: tf.keras.Model) -> None:
     head = model.get_layer(model.output_names[0])
     if type(head) is not tf.keras.layers.Dense or head.activation is not tf.keras.activations.linear:
         raise errors.InputError("model: expected a Dense layer without activation (logits) as the last layer")
     if len(model.outputs[0].shape) != 2:
         raise errors.InputError(f"model: expected logits [N, classes], found shape {model.outputs[0].shape}")
-    _check_weights(model)
-    _check_randomness(model)
-    regularised = [part.name for part in model.submodules if getattr(part, "activity_regularizer", None)]
+
+
+def _check_losses(model: tf.keras.Model) -> None:
+    kinds = ("kernel", "bias", "recurrent", "embeddings", "beta", "gamma", "activity")
+    regularised = [
+        part.name for part in model.submodules if any(getattr(part, f"{kind}_regularizer", None) for kind in kinds)
+    ]
     if regularised or model.losses:
         raise errors.InputError(
-            f"model: regularizers and added losses (of {(regularised or [model.name])[0]}) would be ignored; "
-            "the client work has its own penalties"
+            f"model: regularizers and added losses (of {', '.join(regularised or [model.name])}) would be ignored; "
+            "leave them out, and take weight_decay"
         )
-    return head
 
 
 def _check_weights(model: tf.keras.Model) -> None:

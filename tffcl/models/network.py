@@ -192,7 +192,8 @@ class Whole(Classifier):
         self.context_type, self.example_type = inner.context_type, inner.example_type
         self.prepared_type = inner.prepared_type
         logger.info(
-            "one head for all: %s trained weights are shared, biases and the head too", f"{self.kernels.size:,}"
+            "but one head serves all tasks here: all %s trained weights are shared, biases and the head too",
+            f"{self.kernels.size:,}",
         )
 
     def parts(self, kernels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -118,7 +118,7 @@ class Request:
             rule = f"at least {needed} training documents" + (" and a test document" if self.require_test else "")
             raise StreamError(
                 f"labels_per_task={wanted}, but only {usable} of {len(documents)} labels have {rule}: ask for "
-                "fewer labels_per_task, or a smaller min_documents or require_test=False"
+                "fewer labels_per_task; tffcl.streams also takes a smaller min_documents, and require_test=False"
             )
         return capacities
 
@@ -139,10 +139,12 @@ def pick_labels(
     """
     left = {label: min(capacity, num_tasks) for label, capacity in capacities.items() if capacity > 0}
     if sum(left.values()) < num_tasks * labels_per_task:
+        fits = range(num_tasks, 0, -1)
+        most = next((n for n in fits if sum(min(c, n) for c in left.values()) >= n * labels_per_task), 0)
         raise StreamError(
             f"{num_tasks} tasks x {labels_per_task} labels = {num_tasks * labels_per_task} picks, but the "
-            f"labels' documents allow {sum(left.values())}: ask for fewer clients, tasks or labels_per_task, "
-            "or a smaller min_documents"
+            f"labels' documents allow {sum(left.values())}, enough for {most} tasks of all clients together: "
+            "ask for fewer clients, tasks or labels_per_task; tffcl.streams also takes a smaller min_documents"
         )
     picks = []
     for remaining in range(num_tasks, 0, -1):
@@ -260,7 +262,7 @@ def _deal(label: int, drafts: Sequence[_Draft], request: Request) -> None:
             raise StreamError(
                 f"task {draft.task} of client {draft.client} has no training document of "
                 f"{request.describe(label)}: its {len(documents)} documents cannot serve the {len(drafts)} "
-                "tasks that picked it; ask for min_documents=1 or more, or fewer tasks"
+                "tasks that picked it; ask for fewer tasks, or min_documents=1 or more of tffcl.streams"
             )
         draft.own.append(part)
         draft.shared_train.append(train)
