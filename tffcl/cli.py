@@ -224,9 +224,10 @@ _PLACES = (
 @_PLACES[1]
 @click.option("--output-dir", help="The folder of all runs.  [default: runs/benchmark-SUITE, or -SUITE-quick]")
 @_JOBS
+@_WRITE
 def benchmark(
     suite: str, quick: bool, rows: tuple[str, ...], seeds: tuple[int, ...], output_dir: Optional[str], jobs: int,
-    **passed: Any,
+    page: Optional[str], **passed: Any,
 ) -> None:  # fmt: skip
     """Methods side by side on one sealed stream: a leaderboard with intervals.
 
@@ -236,7 +237,7 @@ def benchmark(
     from tffcl.papers import benchmark as made
 
     root = pathlib.Path(output_dir or f"runs/benchmark-{suite}{'-quick' if quick else ''}")
-    made.benchmark(made.suite_called(suite), rows, seeds, _as_flags(passed, ()), root, jobs, quick)
+    made.benchmark(made.suite_called(suite), rows, seeds, _as_flags(passed, ()), root, jobs, quick, page)
 
 
 @tffcl.command()

@@ -25,7 +25,7 @@ from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.papers import workers
 from tffcl.papers.suites import SUITES, Suite
-from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_kept, megabytes_up
+from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_kept, megabytes_up, write_table
 from tffcl.papers.workers import Run
 from tffcl.reports import leaderboard, run_files
 from tffcl.reports.tables import half_width
@@ -94,6 +94,7 @@ def benchmark(
     root: pathlib.Path,
     jobs: int,
     quick: bool,
+    page: Optional[str] = None,
 ) -> None:
     """Runs what the rows still need, prints the table, and writes leaderboard.json, .csv, .md and .html into `root`.
 
@@ -105,15 +106,18 @@ def benchmark(
       root: the folder of all runs.
       jobs: runs at a time.
       quick: the small schedule.
+      page: FILE.md#NAME, where the table stands on a page, see `write_table`.
 
     Raises:
-      InputError: no such row, or one seed alone.
+      InputError: no such row, one seed alone, or no such place on the page.
       RunError: a run failed, or rows did not have the same stream; what is finished is shown first.
     """
     if len(set(seeds)) < 2:
         raise InputError("--seed: a row has an interval, so give two seeds or more")
     table = table_of(suite, quick)
     chosen = table.chosen(rows)
+    if page is not None:
+        write_table(page)
     storage.make_folder(root, "the folder of all runs")
     runs = {
         row: [Run(root / f"{row.name}-seed{each}", (*row.flags, *passed, *seeded(each)), False) for each in seeds]
@@ -130,8 +134,11 @@ def benchmark(
     with run_files.reading(root):
         values = table.values(found)
         board = board_of(suite, quick, table, found, values)
-    click.echo(table.markdown(found, values))
-    paths = leaderboard.write(board, root, table.markdown(found, values))
+    shown = table.markdown(found, values)
+    click.echo(shown)
+    if page is not None:
+        write_table(page, shown)
+    paths = leaderboard.write(board, root, shown)
     click.echo(f"\nwritten: {', '.join(map(str, paths))}")
     if failures:
         total = sum(map(len, runs.values()))
