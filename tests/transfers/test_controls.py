@@ -179,8 +179,9 @@ def test_only_mixed_runs_with_foreign_entries_tell_shares(scenario, num_foreign,
         method=SimpleNamespace(schedule="fedseit", own_network=False, pool="none"),
         stream=SimpleNamespace(named_labels=lambda names: THREE),
         dataset=SimpleNamespace(label_names=()),
+        growing=False,
     )
     process = SimpleNamespace(num_foreign=num_foreign, work=None)
     state = SimpleNamespace(base=SimpleNamespace(entries=ENTRIES), selections=[[[], [], []], [[1], [], []]])
-    more = plan.Plan._finish(run, process, state, None)
+    more = plan.Plan._finish(run, process, state, None, SimpleNamespace(scores_by_task=None))
     assert ("selection_same_domain" in more) == ("selection_label_overlap" in more) == told
