@@ -51,6 +51,7 @@ h1 {{ font-size: 1.6rem; }} h2 {{ font-size: 1.2rem; margin-top: 2.2rem; border-
 table {{ border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #e4e4e4; white-space: nowrap; }}
 th {{ border-bottom: 2px solid #888; vertical-align: bottom; padding: 0; }}
+th:first-child {{ text-align: left; }}
 th button {{ font: inherit; font-weight: 600; border: 0; background: none; padding: .3rem .6rem; cursor: pointer; }}
 th button:hover, th button:focus-visible {{ background: #eef3fb; }}
 th[aria-sort=descending] button::after {{ content: " \\2193"; }}
@@ -142,7 +143,7 @@ def page(board: Mapping[str, Any]) -> str:
 def _table(board: Mapping[str, Any]) -> str:
     measures = [name for name in board["measures"] if any(name in row["mean"] for row in board["rows"])]
     compared = "average A_t %"
-    heads = ["method", *measures, f"over {board['against']}", "paper"]
+    heads = ["method", *measures, f"over {board['against']}"]
     ordered = sorted(board["rows"], key=lambda row: -row["mean"].get(compared, -1.0))
     lines = []
     for row in ordered:
@@ -150,11 +151,8 @@ def _table(board: Mapping[str, Any]) -> str:
         difference = row["difference"].get(compared)
         mean, half = difference or (None, None)
         cells.append(_cell(mean, half, 1, signed=True))
-        name, paper = (escaped(str(row[key]), "html") for key in ("name", "paper"))
-        lines.append(
-            f'<tr><td class="text" data-value="{name}">{name}</td>{"".join(cells)}'
-            f'<td class="text" data-value="{paper}">{paper}</td></tr>'
-        )
+        name = escaped(row["name"], "html")
+        lines.append(f'<tr><td class="text" data-value="{name}">{name}</td>{"".join(cells)}</tr>')
     head = "".join(f'<th scope="col"><button type="button">{escaped(name, "html")}</button></th>' for name in heads)
     return f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
@@ -174,14 +172,13 @@ def _details(board: Mapping[str, Any]) -> str:
     lines = []
     for row in board["rows"]:
         own = " ".join([row["method"], *row["own_flags"]])
-        cells = [escaped(text, "html") for text in (row["name"], own, row["chosen"], row["seal"][:12])]
-        lines.append(
-            f'<tr><td class="text">{cells[0]}</td><td class="text"><code>{cells[1]}</code></td>'
-            f'<td class="text">{cells[2]}</td><td class="text"><code>{cells[3]}</code></td></tr>'
-        )
-    heads = "".join(
-        f'<th class="text" scope="col">{name}</th>' for name in ("row", "method and flags", "chosen", "seal")
-    )
+        cells = [escaped(text, "html") for text in (row["name"], row["paper"], own, row["chosen"], row["seal"][:12])]
+        for place in (2, 4):
+            cells[place] = f"<code>{cells[place]}</code>"
+        marked = "".join(f'<td class="text">{cell}</td>' for cell in cells)
+        lines.append(f"<tr>{marked}</tr>")
+    titles = ("row", "paper", "method and flags", "chosen", "seal")
+    heads = "".join(f'<th class="text" scope="col">{name}</th>' for name in titles)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
@@ -235,6 +232,8 @@ def _plot_cost(board: Mapping[str, Any], path: pathlib.Path, cost: str) -> None:
     axis, lines = figure.subplots(), {}
     for place, name, x, y, half in points:
         look = {**figures.style(place), "linestyle": "none"}
+        if place >= len(figures.COLOURS):
+            look["markerfacecolor"] = "white"  # as the dashes of a line
         lines[name] = axis.errorbar([x], [y], yerr=[half], capsize=2, **look)
     if max(point[2] for point in points) > 20 * max(1e-9, min(point[2] for point in points)):
         axis.set_xscale("symlog", linthresh=max(1e-3, min((p[2] for p in points if p[2] > 0), default=1.0)))
