@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import command_line
 import numpy as np
 import pytest
@@ -107,6 +109,17 @@ def test_what_is_held_out_is_scored_with_the_same_head():
     held_out = EvaluatedOnValidation(data, data)
     assert held_out.growing
     assert held_out.task(0, 1).test_context["classes"].sum() == 4
+
+
+@pytest.mark.parametrize("own_classes", [False, True])
+def test_all_classes_seen_compete_for_what_is_held_out_whichever_compete_in_training(own_classes):
+    stream, data = arrays(validation_share=0.2)
+    data = dataclasses.replace(data, own_classes=own_classes)
+    held_out = EvaluatedOnValidation(data, data)
+    for number, seen in enumerate(streams.seen_classes(stream)):
+        task = held_out.task(0, number)
+        assert tuple(np.flatnonzero(task.test_context["classes"])) == seen
+        assert len(np.flatnonzero(task.context["classes"])) == (2 if own_classes else len(seen))
 
 
 # -- evaluation ---------------------------------------------------------------------------------------------------

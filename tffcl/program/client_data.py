@@ -19,6 +19,7 @@ import numpy as np
 from tffcl.datasets import BinaryVectors, Domains, EncodedTextDataset, RaggedTokens
 from tffcl.errors import InputError
 from tffcl.models import ABSENT
+from tffcl.models.network import CLASSES, KNOWN
 from tffcl.streams import Task, TaskStream, seen_classes
 
 SPLITS = ("train", "validation", "test")
@@ -100,9 +101,16 @@ class ClientData(AnyClientData, Protocol):
         """See `AnyClientData`."""
 
 
+def label_mask(context: Tensors) -> dict[str, np.ndarray]:
+    """Entries of a context that say which labels compete; empty where all do."""
+    return {name: context[name] for name in (CLASSES, KNOWN) if name in context}
+
+
 @dataclasses.dataclass(frozen=True)
 class EvaluatedOnValidation:
     """Data whose test examples are those that clients hold out of each task: for choosing options.
+
+    The labels that compete in scoring them are those of test examples.
 
     Attributes:
       data: what is trained on.
@@ -138,7 +146,8 @@ class EvaluatedOnValidation:
     def task(self, client: int, task: int) -> ClientTask:
         """The tensors of one task."""
         own = self.tasks.task(client, task)
-        return dataclasses.replace(self.data.task(client, task), test_context=own.context, test=own.validation)
+        context = {**own.context, **label_mask(own.test_context)}
+        return dataclasses.replace(self.data.task(client, task), test_context=context, test=own.validation)
 
 
 class _StreamData(abc.ABC):

@@ -19,8 +19,7 @@ from scipy import special
 
 from tffcl import runtime
 from tffcl.archive import Shelf
-from tffcl.models.network import CLASSES, KNOWN
-from tffcl.program.client_data import SPLITS, AnyTask, ClientTask, StoredTask, Tensors
+from tffcl.program.client_data import SPLITS, AnyTask, ClientTask, StoredTask, Tensors, label_mask
 from tffcl.program.client_files import HandleProcess
 from tffcl.program.events import Event
 from tffcl.program.state import ClientStore, RunState
@@ -299,16 +298,12 @@ def _evaluate(
     sums: list[Mapping[str, Any]] = []
     if not pairs:
         return sums
-    mask = {} if newest is None else _label_mask(next(iter(newest.values())).test_data()["context"])
+    mask = {} if newest is None else label_mask(next(iter(newest.values())).test_data()["context"])
     view = num_bytes(process.task_view(state.store[pairs[0][0]], pairs[0][1]))
     for part in parts_below([view + sum(task.test_bytes for task in tasks) for tasks in data], MESSAGE_BYTES):
         views = [process.task_view(state.store[client], task) for client, task in pairs[part]]
         sums += process.evaluate(state.server, views, [_masked(_test_data(tasks), mask) for tasks in data[part]])
     return sums
-
-
-def _label_mask(context: Tensors) -> dict[str, np.ndarray]:
-    return {name: context[name] for name in (CLASSES, KNOWN) if name in context}
 
 
 def _masked(data: OrderedDict, mask: Mapping[str, np.ndarray]) -> OrderedDict:
@@ -352,7 +347,7 @@ def test_of(
     No foreign knowledge takes part. The classes that compete are those of the `newest` task where it is given.
     """
     if newest is not None:
-        data = dataclasses.replace(data, test_context={**data.test_context, **_label_mask(newest.test_context)})
+        data = dataclasses.replace(data, test_context={**data.test_context, **label_mask(newest.test_context)})
     nothing = NoTransfer().transfer_in(KnowledgeBase(process.knowledge_size), [[]], len(state.store))
     states = state.store.project([client], process.prepare.type_signature.parameter[1])
     raw = OrderedDict(context=data.test_context, examples=data.test)
