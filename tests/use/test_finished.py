@@ -386,3 +386,12 @@ def test_a_reader_that_has_enough_ends_the_command_quietly(folder, monkeypatch):
 
     monkeypatch.setattr("sys.stdout", Closed())
     assert use.predict(_run(folder), str(folder / "questions.csv"), 0, 1, text_column="question") == 0
+
+
+def test_a_classifier_in_closed_form_is_said_to_have_no_model_and_its_checkpoint_not_to_be_damaged(tmp_path):
+    tffcl.Experiment(
+        "afcl", data="iris", num_clients=2, num_tasks=2, labels_per_task=1, width=8, quiet=True,
+        output_dir=str(tmp_path / "run"),
+    ).run()  # fmt: skip
+    with pytest.raises(RunError, match=r"run: no model can be taken out of a AnalyticWork"):
+        tffcl.load_run(tmp_path / "run").model(0, 1)

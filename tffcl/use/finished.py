@@ -304,7 +304,7 @@ class FinishedRun:
         work = self._work
         if self.plan.own_method:
             return self.state
-        shared = {"shared": np.zeros(work.shared_type.shape, np.float32)}
+        shared = {"shared": np.zeros(work.shared_type.shape, work.shared_type.dtype)}
         return self._read(shared, work.state_type, work.knowledge_size)
 
     def _read(self, server: Any, names: Mapping[str, Any], knowledge_size: int) -> RunState:
