@@ -51,7 +51,7 @@ def build_lwf(
       temperature: T.
       **options: see `build_fed_avg`.
     """
-    return build_fed_avg(network, penalty=client_works.LwF(weight, temperature) if weight else None, **options)
+    return build_fed_avg(network, penalty=client_works.LwF(weight, temperature), **options)
 
 
 def _lwf(network: models.Network, distillation: Distillation, **options: Any) -> ContinualProcess:

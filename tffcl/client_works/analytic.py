@@ -3,7 +3,7 @@
 Tang et al.: AFCL: Analytic Federated Continual Learning, 2025. With phi(x) the features of an example and a 1 beside
 them, and y its class as a row of zeros and a one, a client sends G_c = sum phi phi' and Q_c = sum phi y', once for each
 task. Sums over clients and tasks are those over all data together, whoever had which example when; so is whatever the
-server computes of them (`tffcl.finalizers.build_ridge`, `build_prototypes`). All of it is float64.
+server computes of them (`tffcl.finalizers.ridge`, `discriminant`, `nearest_mean`). All of it is float64.
 """
 
 from __future__ import annotations
