@@ -13,7 +13,8 @@ from tffcl.experiment import loading
 from tffcl.experiment.groups import SCENARIOS
 from tffcl.flags import RunGroup, exit_with
 from tffcl.models.registry import NETWORKS
-from tffcl.papers import BENCHMARK_SUITES, CONFEDMADE_TABLES, FIL_VER_TABLES
+from tffcl.papers import CONFEDMADE_TABLES, FIL_VER_TABLES
+from tffcl.papers.suites import SUITES
 from tffcl.runtime import quiet
 from tffcl.transfers.options import TRANSFERS
 
@@ -78,11 +79,19 @@ _WRITE = click.option(
 _FLAGS = click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS...]")
 
 
-def _passed_on(command: Any) -> Any:
-    """Flags of `tffcl run` that `tffcl reproduce` takes too, and hands on."""
-    for name in ("runtime", "data-dir", "num-epochs", "num-rounds"):
-        command = click.option(f"--{name}", f"passed_{name.replace('-', '_')}", help="As for `tffcl run`.")(command)
-    return command
+def _passing(*names: str) -> Any:
+    """Flags of `tffcl run` that a command takes too, and hands on."""
+
+    def decorate(command: Any) -> Any:
+        for name in reversed(names):
+            passed = f"passed_{name.replace('-', '_')}"
+            command = click.option(f"--{name}", passed, help="As for `tffcl run`.")(command)
+        return command
+
+    return decorate
+
+
+_passed_on = _passing("num-rounds", "num-epochs", "data-dir", "runtime")
 
 
 def _as_flags(passed: dict[str, Any], flags: tuple[str, ...]) -> list[str]:
@@ -201,14 +210,8 @@ def reproduce_fil_ver(
     tables.reproduce(table, table.chosen(rows), seeds, given, root, jobs, page, splits)
 
 
-_PLACES = (
-    click.option("--data-dir", "passed_data_dir", help="As for `tffcl run`."),
-    click.option("--runtime", "passed_runtime", help="As for `tffcl run`."),
-)
-
-
 @tffcl.command()
-@click.option("--suite", type=click.Choice(BENCHMARK_SUITES), default="digits", show_default=True, help="What stream.")
+@click.option("--suite", type=click.Choice(tuple(SUITES)), default="digits", show_default=True, help="What stream.")
 @click.option("--quick", is_flag=True, help="The small schedule: minutes.")
 @_ROWS
 @click.option(
@@ -220,8 +223,7 @@ _PLACES = (
     show_default=True,
     help="Repeated; two or more.",
 )
-@_PLACES[0]
-@_PLACES[1]
+@_passing("data-dir", "runtime")
 @click.option("--output-dir", help="The folder of all runs.  [default: runs/benchmark-SUITE, or -SUITE-quick]")
 @_JOBS
 @_WRITE
@@ -237,7 +239,7 @@ def benchmark(
     from tffcl.papers import benchmark as made
 
     root = pathlib.Path(output_dir or f"runs/benchmark-{suite}{'-quick' if quick else ''}")
-    made.benchmark(made.suite_called(suite), rows, seeds, _as_flags(passed, ()), root, jobs, quick, page)
+    made.benchmark(SUITES[suite], rows, seeds, _as_flags(passed, ()), root, jobs, quick, page)
 
 
 @tffcl.command()
@@ -248,8 +250,7 @@ def benchmark(
     "--tolerance", type=click.FloatRange(min=0), default=1.0, show_default=True,
     help="Points by which a score may differ on another machine; what differs is told.",
 )  # fmt: skip
-@_PLACES[0]
-@_PLACES[1]
+@_passing("data-dir", "runtime")
 @_JOBS
 def verify(
     path: str, rows: tuple[str, ...], seeds: tuple[int, ...], tolerance: float, jobs: int, **passed: Any

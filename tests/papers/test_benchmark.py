@@ -15,7 +15,7 @@ from tffcl import streams
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.flags import parse_run
-from tffcl.papers import BENCHMARK_SUITES, benchmark, verify, workers
+from tffcl.papers import benchmark, verify, workers
 from tffcl.papers.suites import SUITES, Entry, Suite
 
 SUITE = Suite("small", "a suite of tests", ("--data", "iris", "--num-rounds", "1"), (), ("--num-epochs", "1"),
@@ -65,7 +65,7 @@ def made(root, rows=(), seeds=(1, 2, 3)):
     return json.loads((root / "leaderboard.json").read_text())
 
 
-@pytest.mark.parametrize("name", BENCHMARK_SUITES)
+@pytest.mark.parametrize("name", SUITES)
 def test_suites_have_flags_that_the_program_takes_and_one_stream_for_all_rows(name):
     suite = SUITES[name]
     assert suite.name == name

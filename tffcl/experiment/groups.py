@@ -30,7 +30,7 @@ SCENARIOS = Registry(
 SCENARIO_SUPPLIED = ("train_labels", "test_labels", "num_clients", "num_tasks", "seed", "label_names")
 _BY_LABEL = ("non-iid", "sequence", "mixed", "class-incremental")  # scenarios in which tasks differ in their labels
 _OF_LABELS = (*_BY_LABEL, "data-incremental")
-PARTITIONS = ("equal", "dirichlet", "shards", "quantity")  # `tffcl.streams.PARTITIONS`
+# The names of `tffcl.streams.PARTITIONS`, and how they stand in a run's name.
 _SKEWS = {"equal": "", "dirichlet": "+dirichlet{:g}", "shards": "+shards", "quantity": "+quantity{:g}"}
 DOMAINS = ("rotations", "permutations", "mild", "classes")
 ENROLLMENTS = ("full", "decreasing", "increasing", "scattered")
@@ -125,7 +125,7 @@ class Stream(Options):
     partition: str = option(
         "equal", "How the rows of a task are divided over clients: in equal parts, by shares of each class from a "
         "Dirichlet distribution, two shards of sorted rows each, or by shares of all classes alike (quantity).",
-        choices=PARTITIONS, only=GROWING,
+        choices=tuple(_SKEWS), only=GROWING,
         mark=lambda stream: _SKEWS[stream.partition].format(stream.alpha),
     )  # fmt: skip
     alpha: float = option(

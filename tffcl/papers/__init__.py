@@ -12,4 +12,3 @@ FIL_VER_TABLES = (
     "privacy",
     "leak",
 )
-BENCHMARK_SUITES = ("digits", "fashion", "fashion-0.1")

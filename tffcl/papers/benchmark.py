@@ -23,12 +23,12 @@ import tffcl
 from tffcl import reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
-from tffcl.papers import workers
-from tffcl.papers.suites import SUITES, Suite
+from tffcl.papers import tables, workers
+from tffcl.papers.suites import Suite
 from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_kept, megabytes_up, write_table
 from tffcl.papers.workers import Run
 from tffcl.reports import leaderboard, run_files
-from tffcl.reports.tables import half_width
+from tffcl.reports.tables import half_width, incremental
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +38,6 @@ FINAL, AVERAGE = "A_T %", "average A_t %"
 CPU = "CPU s"  # which no two machines have alike
 
 
-def _figure(name: str) -> Measure:
-    """A figure of one growing head (`tffcl.metrics.incremental_figures`) in per cent; None of a run without."""
-
-    def measure(folder: pathlib.Path) -> Optional[float]:
-        found = reports.load_results(folder).get("incremental", {}).get(name)
-        return None if found is None else 100 * found
-
-    return measure
-
-
 def _cpu_seconds(folder: pathlib.Path) -> float:
     """CPU seconds of training: of all rounds together."""
     rounds = [event for event in reports.load_history(folder) if event["event"] == "round"]
@@ -55,26 +45,15 @@ def _cpu_seconds(folder: pathlib.Path) -> float:
 
 
 MEASURES: dict[str, tuple[Measure, int]] = {
-    FINAL: (_figure("last_accuracy"), 1),
-    AVERAGE: (_figure("average_incremental_accuracy"), 1),
-    "forgotten %": (_figure("forgetting"), 1),
-    "plasticity %": (_figure("plasticity"), 1),
-    "worst client %": (_figure("worst_client_accuracy"), 1),
+    FINAL: (tables.incremental("last_accuracy"), 1),
+    AVERAGE: (tables.incremental("average_incremental_accuracy"), 1),
+    "forgotten %": (tables.incremental("forgetting"), 1),
+    "plasticity %": (tables.incremental("plasticity"), 1),
+    "worst client %": (tables.incremental("worst_client_accuracy"), 1),
     "MB up": (megabytes_up, 2),
     "MB kept": (megabytes_kept, 2),
     CPU: (_cpu_seconds, 1),
 }
-
-
-def suite_called(name: str) -> Suite:
-    """The suite.
-
-    Raises:
-      InputError: there is none.
-    """
-    if name not in SUITES:
-        raise InputError(f"no suite {name!r}; there are {', '.join(SUITES)}")
-    return SUITES[name]
 
 
 def table_of(suite: Suite, quick: bool) -> Table:
@@ -213,7 +192,7 @@ def _by_seed(name: str, values: Values) -> Mapping[str, Mapping[str, float]]:
 
 
 def _seen_accuracy(folder: pathlib.Path) -> Optional[list[float]]:
-    return reports.load_results(folder).get("incremental", {}).get("seen_accuracy")
+    return incremental(reports.load_results(folder), "seen_accuracy")
 
 
 def statistics(values: Mapping[str, Mapping[str, float]], against: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:

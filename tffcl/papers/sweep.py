@@ -17,14 +17,13 @@ from tffcl.papers.tables import Measure, Row, Table, Values
 
 HELD_OUT = ("--evaluate-on", "validation")
 SCORE = "held out"
+_AVERAGE = tables.incremental("average_incremental_accuracy")
 
 
 def _score(folder: pathlib.Path) -> Optional[float]:
     """Average A_t (%) of one growing head, else TTA (%), else the average NLL (nats)."""
-    results = reports.load_results(folder)
-    average = results.get("incremental", {}).get("average_incremental_accuracy")
-    average = results.get("task_averaged_test_accuracy") if average is None else average
-    return 100 * average if average is not None else results.get("average_nll")
+    kinds = (_AVERAGE, tables.percent("task_averaged_test_accuracy"), tables.result("average_nll"))
+    return next((score for of in kinds if (score := of(folder)) is not None), None)
 
 
 def table_of(method: str, grid: Sequence[str]) -> Table:

@@ -24,6 +24,7 @@ from tffcl.papers import workers
 from tffcl.papers.workers import Run
 from tffcl.program.run_directory import Checkpoints
 from tffcl.reports import run_files
+from tffcl.reports.tables import incremental as figure_of
 from tffcl.reports.tables import spread
 
 Results = Mapping[str, Any]
@@ -238,6 +239,16 @@ def result(*names: str, unit: float = 1.0) -> Measure:
 def percent(*names: str) -> Measure:
     """As `result`, a share in per cent."""
     return result(*names, unit=0.01)
+
+
+def incremental(name: str) -> Measure:
+    """A figure of one growing head (`tffcl.metrics.incremental_figures`) in per cent; None of other runs."""
+
+    def measure(folder: pathlib.Path) -> Optional[float]:
+        found = figure_of(reports.load_results(folder), name)
+        return None if found is None else 100 * found
+
+    return measure
 
 
 def learned_later(folder: pathlib.Path) -> Optional[float]:

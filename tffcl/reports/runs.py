@@ -15,7 +15,7 @@ from tffcl import metrics, storage
 from tffcl.errors import InputError
 from tffcl.program.results import results_of
 from tffcl.reports.run_files import Event, PathLike, load_history, load_results, reading, total
-from tffcl.reports.tables import NO_DATA, format_bytes, render, spread
+from tffcl.reports.tables import NO_DATA, format_bytes, incremental, render, spread
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ def _accuracy(results: Mapping[str, Any]) -> Optional[float]:
 
 def _incremental(name: str) -> Callable[[Mapping[str, Any]], Optional[float]]:
     """A figure of one growing head (`tffcl.metrics.incremental_figures`), in %."""
-    return lambda results: _first(name, scale=100)(results.get("incremental") or {})
+    return lambda results: None if (found := incremental(results, name)) is None else 100 * found
 
 
 def _sent(name: str) -> Callable[[Mapping[str, Any]], Optional[float]]:

@@ -52,10 +52,10 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
         "forgotten nats": [_number(run.get("forgetting") if _is_density(run) else None) for run in results],
         "(known)": [_number(run.get("forgetting_nll_task_known")) for run in results],
         "(newest)": [_number(run.get("forgetting_nll_newest")) for run in results],
-        "A_T %": [_percent(_incremental(run, "last_accuracy")) for run in results],
-        "mean A_t %": [_percent(_incremental(run, "average_incremental_accuracy")) for run in results],
-        "just learned %": [_percent(_incremental(run, "plasticity")) for run in results],
-        "worst client %": [_percent(_incremental(run, "worst_client_accuracy")) for run in results],
+        "A_T %": [_percent(incremental(run, "last_accuracy")) for run in results],
+        "mean A_t %": [_percent(incremental(run, "average_incremental_accuracy")) for run in results],
+        "just learned %": [_percent(incremental(run, "plasticity")) for run in results],
+        "worst client %": [_percent(incremental(run, "worst_client_accuracy")) for run in results],
         "epsilon": [_epsilon(run) for run in results],
         "sent up": [_bytes(run.get("bytes_up")) for run in results],
         "sent down": [_bytes(run.get("bytes_down")) for run in results],
@@ -64,7 +64,7 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
     return _render_columns(columns, ("method", "dataset"), form)
 
 
-def _incremental(run: Mapping[str, Any], name: str) -> Any:
+def incremental(run: Mapping[str, Any], name: str) -> Any:
     """A figure of one growing head (`tffcl.metrics.incremental_figures`); None of other runs."""
     return (run.get("incremental") or {}).get(name)
 

@@ -45,11 +45,7 @@ def equal(labels: np.ndarray, num_clients: int, alpha: float, rng: np.random.Gen
 
 def dirichlet(labels: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
     """Each class by shares that are drawn from Dirichlet(alpha, ..., alpha), for each class anew."""
-    clients = np.zeros(len(labels), np.int64)
-    for label in np.unique(labels):
-        rows = rng.permutation(np.flatnonzero(labels == label))
-        clients[rows] = _by_shares(len(rows), _drawn_shares(num_clients, alpha, rng))
-    return clients
+    return _class_by_class(labels, lambda: _drawn_shares(num_clients, alpha, rng), rng)
 
 
 def shards(labels: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
@@ -64,11 +60,8 @@ def shards(labels: np.ndarray, num_clients: int, alpha: float, rng: np.random.Ge
 
 def quantity(labels: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
     """All classes by the same shares, drawn from Dirichlet(alpha, ..., alpha) for each task."""
-    shares, clients = _drawn_shares(num_clients, alpha, rng), np.zeros(len(labels), np.int64)
-    for label in np.unique(labels):
-        rows = rng.permutation(np.flatnonzero(labels == label))
-        clients[rows] = _by_shares(len(rows), shares)
-    return clients
+    shares = _drawn_shares(num_clients, alpha, rng)
+    return _class_by_class(labels, lambda: shares, rng)
 
 
 PARTITIONS: dict[str, Partition] = {each.__name__: each for each in (equal, dirichlet, shards, quantity)}
@@ -78,6 +71,15 @@ def _by_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Rows class after class, in random order within a class."""
     order = rng.permutation(len(labels))
     return order[np.argsort(labels[order], kind="stable")]
+
+
+def _class_by_class(labels: np.ndarray, shares_of: Callable[[], np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """The client of each row, the rows of each class in random order and by the shares that it is given."""
+    clients = np.zeros(len(labels), np.int64)
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        clients[rows] = _by_shares(len(rows), shares_of())
+    return clients
 
 
 def _drawn_shares(num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
