@@ -192,6 +192,19 @@ def average_so_far(results: Mapping[str, Any]) -> np.ndarray:
     return metrics.SCORES[key].scale * metrics.average_accuracy(tensor)
 
 
+def draw_mean(axis: Any, place: int, table: np.ndarray) -> Any:
+    """Line number `place`: the mean of a table [seeds, tasks] after each task, with its 95 % interval as a band."""
+    tasks = [task for task in range(table.shape[1]) if not np.isnan(table[:, task]).all()]
+    known = [table[:, task][~np.isnan(table[:, task])] for task in tasks]
+    means, places = np.array([each.mean() for each in known]), np.array(tasks) + 1
+    look = figures.style(place)
+    (line,) = axis.plot(places, means, **look)
+    if len(table) > 1:
+        half = np.array([_half_width(each) for each in known])
+        axis.fill_between(places, means - half, means + half, color=look["color"], alpha=0.18, linewidth=0)
+    return line
+
+
 def plot_average_so_far(
     rows: Mapping[str, Sequence[Mapping[str, Any]]],
     path: PathLike,
@@ -224,14 +237,7 @@ def plot_average_so_far(
         curves = [average_so_far(one) for one in several]
         most = max(map(len, curves))
         table = np.array([[*curve, *[NAN] * (most - len(curve))] for curve in curves])
-        tasks = [task for task in range(most) if not np.isnan(table[:, task]).all()]
-        known = [table[:, task][~np.isnan(table[:, task])] for task in tasks]
-        means, places = np.array([each.mean() for each in known]), np.array(tasks) + 1
-        look = figures.style(place)
-        (lines[name],) = axis.plot(places, means, **look)
-        if len(several) > 1:
-            half = np.array([_half_width(each) for each in known])
-            axis.fill_between(places, means - half, means + half, color=look["color"], alpha=0.18, linewidth=0)
+        lines[name] = draw_mean(axis, place, table)
     for place, (name, finals) in enumerate((references or {}).items()):
         lines[name] = axis.axhline(float(np.mean(finals)), **figures.reference_style(place))
     if chance is not None and score.unit == "%":

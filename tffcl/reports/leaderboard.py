@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
 import io
+import itertools
 import pathlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tffcl import storage
-from tffcl.reports import figures
-from tffcl.reports.tables import NO_DATA, escaped, half_width
+from tffcl.reports import curves, figures
+from tffcl.reports.page import Pictures, document
+from tffcl.reports.tables import NO_DATA, escaped
 
 # Sorts a table by the column whose head is clicked; numbers by what stands in data-value, without one last.
 _SORT = """
@@ -36,37 +36,16 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 """
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script_sum}'">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #1a1a1a; max-width: 80rem; margin: 2rem auto; padding: 0 1rem; }}
-h1 {{ font-size: 1.6rem; }} h2 {{ font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid #ccc; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #e4e4e4; white-space: nowrap; }}
-th {{ border-bottom: 2px solid #888; vertical-align: bottom; padding: 0; }}
-th:first-child {{ text-align: left; }}
-th button {{ font: inherit; font-weight: 600; border: 0; background: none; padding: .3rem .6rem; cursor: pointer; }}
-th button:hover, th button:focus-visible {{ background: #eef3fb; }}
-th[aria-sort=descending] button::after {{ content: " \\2193"; }}
-th[aria-sort=ascending] button::after {{ content: " \\2191"; }}
-.text {{ text-align: left; }}
-.half {{ color: #666; }}
-.note {{ color: #555; max-width: 60rem; }}
-img {{ max-width: 100%; height: auto; }}
-figure {{ display: inline-block; margin: .5rem 1rem .5rem 0; vertical-align: top; }}
-code {{ overflow-wrap: anywhere; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p>{about}</p>
+_STYLE = """th { padding: 0; }
+th:first-child { text-align: left; }
+th button { font: inherit; font-weight: 600; border: 0; background: none; padding: .3rem .6rem; cursor: pointer; }
+th button:hover, th button:focus-visible { background: #eef3fb; }
+th[aria-sort=descending] button::after { content: " \\2193"; }
+th[aria-sort=ascending] button::after { content: " \\2191"; }
+.half { color: #666; }
+code { overflow-wrap: anywhere; }
+"""
+_BODY = """<p>{about}</p>
 <div class="wide">{table}</div>
 <p class="note">{note}</p>
 <h2>Accuracy over all classes seen, after each task</h2>
@@ -76,12 +55,12 @@ code {{ overflow-wrap: anywhere; }}
 <h2>How it was made</h2>
 <p class="note">Flags of every row: <code>{flags}</code></p>
 <div class="wide">{details}</div>
-<p class="note">{versions}</p>
-<script>{script}</script>
-</body>
-</html>
-"""
-_COSTS = ("MB up", "MB kept", "CPU s")
+<p class="note">{versions}</p>"""
+_COSTS = {
+    "MB up": "Sent up by all clients (MB)",
+    "MB kept": "Kept by a client at the end (MB)",
+    "CPU s": "CPU time of training (s)",
+}
 
 
 def write(board: Mapping[str, Any], root: pathlib.Path, table: str) -> list[pathlib.Path]:
@@ -113,7 +92,6 @@ def _csv(board: Mapping[str, Any]) -> str:
 
 def page(board: Mapping[str, Any]) -> str:
     """The HTML page; it loads nothing."""
-    script_sum = base64.b64encode(hashlib.sha256(_SORT.encode()).digest()).decode()
     seeds = max((len(row["seeds"]) for row in board["rows"]), default=0)
     note = (
         f"Means over {seeds} seeds, +- half a 95 % interval (Student's t); differences from {board['against']} are "
@@ -122,22 +100,19 @@ def page(board: Mapping[str, Any]) -> str:
     )
     versions = [f"tffcl {board['tffcl']} ({board['code']})", f"Python {board['python']}",
                 *(f"{name} {version}" for name, version in board["packages"].items())]  # fmt: skip
-    words = {
-        "title": f"{board['suite']}{', quick' if board['quick'] else ''}: {len(board['rows'])} methods, {seeds} seeds",
-        "about": board["about"],
-        "note": note,
-        "flags": " ".join(board["flags"]),
-        "versions": ", ".join(versions),
-    }
-    return _PAGE.format(
-        script=_SORT,
-        script_sum=script_sum,
+    words = {"about": board["about"], "note": note, "flags": " ".join(board["flags"]), "versions": ", ".join(versions)}
+    with tempfile.TemporaryDirectory(prefix="tffcl-leaderboard-") as folder:
+        pictures = Pictures(pathlib.Path(folder))
+        lines, costs = _curves(board, pictures), "".join(_cost(board, cost, pictures) for cost in _COSTS)
+    body = _BODY.format(
         table=_table(board),
-        curves=_picture(_plot_curves, board, "accuracy over all classes seen, by task"),
-        costs="".join(_picture(_plot_cost, board, f"accuracy against {cost}", cost) for cost in _COSTS),
+        curves=lines,
+        costs=costs,
         details=_details(board),
         **{name: escaped(text, "html") for name, text in words.items()},
     )
+    title = f"{board['suite']}{', quick' if board['quick'] else ''}: {len(board['rows'])} methods, {seeds} seeds"
+    return document(title, body, _STYLE, _SORT)
 
 
 def _table(board: Mapping[str, Any]) -> str:
@@ -182,52 +157,39 @@ def _details(board: Mapping[str, Any]) -> str:
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
-def _picture(draw: Callable[..., None], board: Mapping[str, Any], alt: str, *args: str) -> str:
-    with tempfile.TemporaryDirectory(prefix="tffcl-leaderboard-") as folder:
-        path = pathlib.Path(folder) / "picture.svg"
-        draw(board, path, *args)
-        if not path.exists():
-            return ""
-        data = base64.b64encode(path.read_bytes()).decode()
-    return f'<figure><img alt="{escaped(alt, "html")}" src="data:image/svg+xml;base64,{data}"></figure>\n'
+def _curves(board: Mapping[str, Any], pictures: Pictures) -> str:
+    """A picture of A_t; none where no row has any."""
+    tables = {row["name"]: [curve for curve in row["curves"].values() if curve] for row in board["rows"]}
+    named = {name: 100 * np.array(each) for name, each in tables.items() if each}
+    return pictures(_plot_curves, named, alt="accuracy over all classes seen, by task") if named else ""
 
 
-def _plot_curves(board: Mapping[str, Any], path: pathlib.Path) -> None:
-    """A line for each row, its band the 95 % interval; rows that learned all tasks at once are a dashed line."""
+def _plot_curves(named: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
+    """A line for each row [seeds, tasks]; one that learned all tasks at once, [seeds, 1], is a dashed line."""
     figure = figures.new_figure(7.2, 4.2)
-    axis, lines, longest, at_once = figure.subplots(), {}, 0, 0
-    for place, row in enumerate(board["rows"]):
-        curves = [curve for curve in row["curves"].values() if curve]
-        if not curves:
-            continue
-        table = 100 * np.array(curves)
-        longest = max(longest, table.shape[1])
+    axis, lines, at_once = figure.subplots(), {}, itertools.count()
+    for place, (name, table) in enumerate(named.items()):
         if table.shape[1] == 1:
-            lines[row["name"]] = axis.axhline(table.mean(), **figures.reference_style(at_once))
-            at_once += 1
-            continue
-        tasks, means = np.arange(table.shape[1]) + 1, table.mean(axis=0)
-        look = figures.style(place)
-        (lines[row["name"]],) = axis.plot(tasks, means, **look)
-        if len(table) > 1:
-            half = np.array([half_width(list(column)) for column in table.T])
-            axis.fill_between(tasks, means - half, means + half, color=look["color"], alpha=0.15, linewidth=0)
-    if not lines:
-        return
-    figures.dress(axis, num_rounds=longest)
+            lines[name] = axis.axhline(table.mean(), **figures.reference_style(next(at_once)))
+        else:
+            lines[name] = curves.draw_mean(axis, place, table)
+    figures.dress(axis, num_rounds=max(table.shape[1] for table in named.values()))
     figures.legend(figure, lines)
     figures.save(figure, path, "", "After learning task", "A_t, all classes seen (%)")
 
 
-def _plot_cost(board: Mapping[str, Any], path: pathlib.Path, cost: str) -> None:
-    """Average A_t of each row, or A_T where it learned at once, over a cost; bars are 95 % intervals."""
+def _cost(board: Mapping[str, Any], cost: str, pictures: Pictures) -> str:
+    """A picture of what accuracy costs; none where no row tells of both."""
     points = []
     for place, row in enumerate(board["rows"]):
         score = next((name for name in ("average A_t %", "A_T %") if name in row["mean"]), None)
         if score is not None and cost in row["mean"]:
             points.append((place, row["name"], row["mean"][cost], row["mean"][score], row["half_width"][score]))
-    if not points:
-        return
+    return pictures(_plot_cost, points, cost, alt=f"accuracy against {cost}") if points else ""
+
+
+def _plot_cost(points: Sequence[tuple[int, str, float, float, float]], cost: str, path: pathlib.Path) -> None:
+    """Average A_t of each row, or A_T where it learned at once, over a cost; bars are 95 % intervals."""
     figure = figures.new_figure(5.6, 3.6)
     axis, lines = figure.subplots(), {}
     for place, name, x, y, half in points:
@@ -235,15 +197,9 @@ def _plot_cost(board: Mapping[str, Any], path: pathlib.Path, cost: str) -> None:
         if place >= len(figures.COLOURS):
             look["markerfacecolor"] = "white"  # as the dashes of a line
         lines[name] = axis.errorbar([x], [y], yerr=[half], capsize=2, **look)
-    if max(point[2] for point in points) > 20 * max(1e-9, min(point[2] for point in points)):
-        axis.set_xscale("symlog", linthresh=max(1e-3, min((p[2] for p in points if p[2] > 0), default=1.0)))
+    costs = [point[2] for point in points]
+    if max(costs) > 20 * max(1e-9, min(costs)):
+        axis.set_xscale("symlog", linthresh=max(1e-3, min((each for each in costs if each > 0), default=1.0)))
     figures.dress(axis)
     figures.legend(figure, lines)
-    figures.save(figure, path, "", _TITLES[cost], "Average A_t (%)")
-
-
-_TITLES: Mapping[str, str] = {
-    "MB up": "Sent up by all clients (MB)",
-    "MB kept": "Kept by a client at the end (MB)",
-    "CPU s": "CPU time of training (s)",
-}
+    figures.save(figure, path, "", _COSTS[cost], "Average A_t (%)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,8 @@ _PAGE = """<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'{allowed}">
 <title>{title}</title>
 <style>
 body {{ font: 15px/1.45 system-ui, sans-serif; color: #1a1a1a; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }}
@@ -44,15 +46,30 @@ summary {{ cursor: pointer; font-weight: 600; }}
 .note {{ color: #555; }}
 figcaption {{ font-size: .85rem; }}
 @media print {{ details > * {{ display: block; }} nav {{ display: none; }} }}
-</style>
+{style}</style>
 </head>
 <body>
 <h1>{title}</h1>
-<nav>{links}</nav>
 {body}
 </body>
 </html>
 """
+
+
+def document(title: str, body: str, style: str = "", script: str = "") -> str:
+    """A whole HTML page that loads nothing and runs nothing but its own script.
+
+    Args:
+      title: text.
+      body: HTML, what stands below the title.
+      style: CSS of this page alone.
+      script: JavaScript, at the end of the body.
+    """
+    allowed = ""
+    if script:
+        sum_of_it = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        allowed, body = f"; script-src 'sha256-{sum_of_it}'", f"{body}\n<script>{script}</script>"
+    return _PAGE.format(title=escaped(title, "html"), body=body, style=style, allowed=allowed)
 
 
 def page(rows: Sequence[Row], *, against: Optional[str] = None) -> str:
@@ -66,7 +83,7 @@ def page(rows: Sequence[Row], *, against: Optional[str] = None) -> str:
       InputError: no row is called so, or a file is not as a run writes it.
     """
     with tempfile.TemporaryDirectory(prefix="tffcl-report-") as folder:
-        pictures = _Pictures(pathlib.Path(folder))
+        pictures = Pictures(pathlib.Path(folder))
         sections = {
             "Methods": _methods(rows, against),
             "Curves": "".join(_curves(rows, pictures)),
@@ -79,11 +96,11 @@ def page(rows: Sequence[Row], *, against: Optional[str] = None) -> str:
     body = "\n".join(f'<h2 id="{name.lower()}">{name}</h2>\n{text}' for name, text in found.items())
     counted = sum(len(row.runs) for row in rows)
     datasets = sorted({str(run.config.get("dataset")) for row in rows for run in row.runs})
-    title = escaped(f"{counted} run{'s' * (counted > 1)} on {', '.join(datasets)}", "html")
-    return _PAGE.format(title=title, links=links, body=body)
+    title = f"{counted} run{'s' * (counted > 1)} on {', '.join(datasets)}"
+    return document(title, f"<nav>{links}</nav>\n{body}")
 
 
-class _Pictures:
+class Pictures:
     """Draws pictures into a page."""
 
     def __init__(self, folder: pathlib.Path):
@@ -128,7 +145,7 @@ def _scores(run: Run) -> tuple[str, Any]:
             return "", None
 
 
-def _curves(rows: Sequence[Row], pictures: _Pictures) -> Iterator[str]:
+def _curves(rows: Sequence[Row], pictures: Pictures) -> Iterator[str]:
     by_kind: dict[str, dict[str, list[Any]]] = {}
     joint = runs.joint_rows(rows)
     for row in rows:
@@ -150,7 +167,7 @@ def _curves(rows: Sequence[Row], pictures: _Pictures) -> Iterator[str]:
         yield pictures(curves.plot_accuracy_by_round, scored, alt=alt, note=note)
 
 
-def _matrices(rows: Sequence[Row], pictures: _Pictures) -> Iterator[str]:
+def _matrices(rows: Sequence[Row], pictures: Pictures) -> Iterator[str]:
     by_kind: dict[str, dict[str, np.ndarray]] = {}
     for row in rows:
         for kind, results in _scored(row).items():
@@ -171,12 +188,12 @@ def _settings(rows: Sequence[Row]) -> str:
     return f"{differing}<details><summary>Settings that all share</summary>{common}</details>\n"
 
 
-def _run(row: Row, run: Run, pictures: _Pictures) -> str:
+def _run(row: Row, run: Run, pictures: Pictures) -> str:
     with reading(run.folder):
         return "".join(_of_run(row, run, pictures))
 
 
-def _of_run(row: Row, run: Run, pictures: _Pictures) -> Iterator[str]:
+def _of_run(row: Row, run: Run, pictures: Pictures) -> Iterator[str]:
     state = "" if run.finished else f", {run.progress}"
     head = escaped(f"{row.name}, seed {run.config.get('seed')} ({run.folder}{state})", "html")
     yield f"<details><summary>{head}</summary>\n"
