@@ -91,7 +91,7 @@ def _incremental(num_tasks: int, num_clients: int, alpha: str) -> tuple[str, ...
     )  # fmt: skip
 
 
-_FASHION_ROWS = _rows("0.01 (of 0.01, 0.1, 1)", "10 (of 10, 1e3, 1e5)", "1 (the default)", "1 (of 1, 3)")
+_FASHION_ROWS = _rows("0.01 (of 0.01, 0.1, 1)", "10 (of 10, 1e3, 1e5)", "1 (the default)", "1 (the default)")
 _FASHION = tuple(
     Suite(
         name,
@@ -116,7 +116,7 @@ SUITES = {
                 "0.01 (of 0.01, 0.1, 1)",
                 "1 (of 1, 10, 100, 1e3, 1e4)",
                 "0.01 (of 0.01, 0.1, 1, 10)",
-                "0.3 (of 0.3, 1, 3, 10)",
+                "10 (of 0.3, 1, 3, 10)",
             ),
         ),
         *_FASHION,
