@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -51,7 +52,8 @@ def test_it_reads_in_a_sitting(name):
 @pytest.mark.parametrize(
     ("name", "builder", "flags"),
     [
-        ("fedseit_trec", "build_fedseit", "--data sample --retention 0.5 --sparsity 0.1 --share-dense --selection sit"),
+        ("fedseit_trec", "build_fedseit", "--data sample --retention 0.5 --sparsity 0.1 --retention-form stored "
+         "--num-filters 7 --share-dense start --selection sit"),
         ("confedmade_mnist", "build_confedmade", "--data digits --hidden 5 --gate-cutoff 0.1 --adaptive-factor 2"),
         ("fil_ver_emnist", "build_fil_ver", "--data digits --hidden 5 --filters 2 --embedding-size 2 --proximal 0.5 "
          "--pretraining-epochs 1 --sst-steps 7 --client-memory 9 --dp-clip 10 --dp-noise-multiplier 2"),
@@ -90,7 +92,7 @@ def described(parts):
 # -- whole runs -----------------------------------------------------------------------------------------------
 
 SHORT = ("--num-clients", "2", "--num-tasks", "2", "--num-rounds", "1", "--num-epochs", "1")
-TEXT = (*SHORT, "--data", "sample", "--selection", "sit", "--share-dense", "--embeddings", "small.txt")
+TEXT = (*SHORT, "--data", "sample", "--selection", "sit", "--share-dense", "start", "--embeddings", "small.txt")
 
 
 @pytest.fixture(scope="module", name="finished")
@@ -101,15 +103,18 @@ def _finished(tmp_path_factory):
     command = [sys.executable, str(EXAMPLES / "fedseit_trec.py"), *TEXT]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
-    (made,) = (folder / "runs").iterdir()
-    return done, folder, made
+    (output,) = (folder / "runs").iterdir()
+    return done, folder, output / "fedseit"
 
 
 @pytest.mark.slow
 def test_fedseit_runs(finished):
-    done, _, made = finished
+    done, folder, made = finished
     assert "TTA %" in done.stdout
-    assert f"run directory: runs/{made.name}" in done.stdout
+    assert f"run directory: {made.relative_to(folder)}" in done.stdout
+    rows = [line.split() for line in done.stdout.partition("over alone+warm")[2].splitlines()]
+    assert {row[0] for row in rows[2:5]} == {"fedseit+sit3+aligned", "alone+warm", "fedavg"}
+    assert len(re.findall(r"(?m)^.+\? -> [a-z]+ \(\d\.\d\d\)$", done.stdout)) == 2
     assert "data: sample" in done.stderr
     assert "word vectors: " in done.stderr
     names = {path.name for path in made.iterdir()}
@@ -117,7 +122,7 @@ def test_fedseit_runs(finished):
                      "plots"}  # fmt: skip
     results = json.loads((made / "results.json").read_text())
     told = (results["method"], results["dataset"], results["num_clients"])
-    assert told == ("fedseit+sit3+dls", "sample", 2)
+    assert told == ("fedseit+sit3+aligned", "sample", 2)
     assert results["task_averaged_test_accuracy"] > 0
     assert results["seconds"]["per_client_epoch"]["cpu"] > 0
 

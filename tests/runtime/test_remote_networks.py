@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import pathlib
 import re
@@ -12,16 +11,14 @@ import subprocess
 import numpy as np
 import pytest
 import tensorflow_federated as tff
-from command_line import once, small_vectors
-from loading import module_at
+from command_line import once, small_vectors, what_is_built
 from serving import Accident, Served, assert_same_results, children, events, is_gone_soon
 from slow_work import ONE, slow_square
 
 from tffcl import errors, runtime
-from tffcl.reports import summary
+from tffcl.algorithms.method import Method
 
 _DOCS = pathlib.Path(__file__).parents[2] / "docs" / "runtime.md"
-_EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "fedseit_trec.py"
 _PREFIX = f"t{os.getpid() % 100000}"  # an interface's name has at most 15 characters
 
 
@@ -125,27 +122,16 @@ def test_a_machine_that_was_cut_off_before_is_one_clear_line(machines, monkeypat
         runtime.remote([machine.address for machine in machines])
 
 
-@pytest.fixture(name="example")
-def _example(monkeypatch):
-    """The example of FedSeIT as a program in this process: its exit code for flags and a folder."""
-    module, logger = module_at(_EXAMPLE), logging.getLogger("tffcl")
+@pytest.fixture(name="fedseit")
+def _fedseit(run, monkeypatch, no_plots):
+    """`tffcl run fedseit` in this process, for flags and a folder."""
     # What takes most of a short run's time and is the same each time.
-    monkeypatch.setattr(module, "build_fedseit", once(module.build_fedseit))
-    monkeypatch.setattr(summary, "write_plots", lambda *_: [])
-    before = logger.handlers[:], logger.propagate
-
-    def run(*args, folder):
-        monkeypatch.chdir(folder)
-        with pytest.raises(SystemExit) as ended:
-            module.main([str(arg) for arg in args])
-        return ended.value.code
-
-    yield run
-    logger.handlers[:], logger.propagate = before
+    monkeypatch.setattr(Method, "process", once(Method.process, what_is_built))
+    return lambda *args, folder: run("run", "fedseit", *args, cwd=folder)
 
 
 @pytest.mark.slow
-def test_the_example_of_fedseit_over_two_machines(machines, example, tmp_path):
+def test_fedseit_over_two_machines(machines, fedseit, tmp_path):
     """Over both it comes to what it comes to over one, though one of them is killed in mid-round."""
     before, vectors = children(), small_vectors(tmp_path)
     short = (
@@ -157,7 +143,8 @@ def test_the_example_of_fedseit_over_two_machines(machines, example, tmp_path):
         folder = tmp_path / name
         folder.mkdir()
         workers = ",".join(machine.address for machine in over)
-        assert example(*short, "--runtime", "remote", "--workers", workers, folder=folder) == 0
+        done = fedseit(*short, "--runtime", "remote", "--workers", workers, folder=folder)
+        assert done.returncode == 0, done.stderr
         return folder / "run"
 
     one = start("one", machines[0])

@@ -19,7 +19,7 @@ class LocalTraining(Options):
     two axes or more: the kernels that the server shares, the base B of a decomposed work among them, and a client's
     own head and projections. Biases, masks and attention do not decay, nor do adaptives, which have lambda_1.
 
-    Shown in examples/fedseit_trec.py.
+    Shown in examples/fil_ver_emnist.py.
 
     Raises:
       InputError: a number out of its range.

@@ -243,6 +243,16 @@ class Experiment:
         """The same experiment with other options; `method`, `data` and `network` are options here."""
         return Experiment(**{**self.named, **self.given, **options})
 
+    def control(self, method: str, **options: Any) -> Experiment:
+        """Another method on the same stream under the same conditions, with those of the options given here that it has.
+
+        >>> Experiment("fedseit", data="sample", selection="sit", num_rounds=4).control("fedavg").given
+        {'num_rounds': 4}
+        """
+        shared = Experiment(method, data=self.data, network=self.named["network"]).fields
+        kept = {name: value for name, value in self.given.items() if name in shared}
+        return Experiment(**{**self.named, "method": method, **kept, **options})
+
     @property
     def label(self) -> str:
         """The method with what sets it apart, for tables.
