@@ -244,7 +244,7 @@ class Experiment:
         return Experiment(**{**self.named, **self.given, **options})
 
     def control(self, method: str, **options: Any) -> Experiment:
-        """Another method on the same stream under the same conditions, with those of the options given here that it has.
+        """Another method on the same stream under the same conditions, with those of the given options that it has.
 
         >>> Experiment("fedseit", data="sample", selection="sit", num_rounds=4).control("fedavg").given
         {'num_rounds': 4}
