@@ -15,7 +15,7 @@ from tffcl import streams
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.flags import parse_run
-from tffcl.papers import benchmark, verify, workers
+from tffcl.papers import benchmark, tables, verify, workers
 from tffcl.papers.suites import SUITES, Entry, Suite
 
 SUITE = Suite("small", "a suite of tests", ("--data", "iris", "--num-rounds", "1"), (), ("--num-epochs", "1"),
@@ -33,7 +33,7 @@ def finished(folder, average, rows=(0, 1, 2)):
     folder.mkdir(parents=True)
     row, _, seed = folder.name.rpartition("-seed")
     entry = SUITE.rows[row]
-    flags = [*SUITE.flags_of(row, True), *benchmark.seeded(seed)]
+    flags = [*SUITE.flags_of(row, True), *tables.seeded(seed)]
     config = {**parse_run(flags).config(), "data_fingerprint": "0123"}
     incremental = {
         "last_accuracy": average / 2, "average_incremental_accuracy": average, "forgetting": 0.1, "plasticity": 0.9,
@@ -46,6 +46,16 @@ def finished(folder, average, rows=(0, 1, 2)):
         "accuracy": [[[average]]],
     }
     event = {"event": "round", "task": 0, "round": 0, "training_seconds": {"cpu": 2.0, "wall": 3.0}}
+    card = {
+        "format": 1,
+        **record.makers(),
+        "method": entry.method,
+        "network": None,
+        "options": {},
+        "data": {},
+        "tasks": [],
+    }
+    (folder / "run.json").write_text(json.dumps(card))
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "history.jsonl").write_text(json.dumps(event) + "\n")
@@ -171,6 +181,25 @@ def test_a_row_that_comes_out_alike_holds_and_its_largest_difference_is_told(roo
     with pytest.raises(RunError, match="1 of 1 do not hold: prox"):
         verify.tell(strict)
     assert "seed 2, average A_t %: 45 there, 45.5 here" in " ".join(strict[0].problems)
+
+
+def test_each_seed_says_what_code_it_was_run_with_and_verify_names_that(root, monkeypatch, caplog):
+    """Finished runs are used again: the code that writes the leaderboard need not be that of any run."""
+    path = root / "prox-seed2" / "run.json"
+    card = json.loads(path.read_text())
+    path.write_text(json.dumps({**card, "code": "0ther", "packages": {**card["packages"], "numpy": "0.1"}}))
+    rows = {row["name"]: row for row in made(root)["rows"]}
+    codes = {seed: made_with["code"] for seed, made_with in rows["prox"]["made_with"].items()}
+    assert codes == {"1": record.code_checksum(), "2": "0ther", "3": record.code_checksum()}
+    again(monkeypatch, ACCURACY)
+    with caplog.at_level("INFO"):
+        verify.Check().of(root, ["prox"])
+    told = [line.message for line in caplog.records if "made with" in line.message]
+    packages = record.makers()["packages"]
+    assert told == [
+        "prox, seed 1, 3: made with the same code and packages",
+        f"prox, seed 2: made with code 0ther, here {record.code_checksum()}; numpy 0.1, here {packages['numpy']}",
+    ]
 
 
 def digits_of(text):

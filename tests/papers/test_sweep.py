@@ -14,11 +14,12 @@ from tffcl.papers import sweep, workers
 SCORES = {("0.1", "1"): (0.5, 0.7), ("0.1", "2"): (0.62, 0.6), ("1", "1"): (0.9, 0.1), ("1", "2"): (0.4, 0.4)}
 
 
-def finishing(name, scores):
+def finishing(name, scores, split=None):
     def finish(runs, jobs):
         for one in runs:
             experiment = parse_run(one.flags)
             assert experiment.evaluate_on == "validation"
+            assert experiment.split_seed == (experiment.seed if split is None else split)
             key = f"{experiment.proximal:g}", str(experiment.num_epochs)
             one.folder.mkdir(parents=True)
             value = scores[key][experiment.seed - 1]
@@ -41,6 +42,14 @@ def test_every_combination_runs_with_every_seed_and_the_best_mean_is_told(run, t
     assert done.stdout.splitlines()[-1] == f"best on held-out examples: {best}"
     rows = [line.split(" | ")[:2] for line in done.stdout.splitlines() if line.startswith("| ")][1:]
     assert [tuple(cell.strip("| ") for cell in row) for row in rows] == list(itertools.product(("0.1", "1"), "12"))
+
+
+@pytest.mark.parametrize("flags", [("--split-seed", "7"), ("--split-seed=7",)])
+def test_seeds_are_those_of_the_split_too_unless_the_flags_have_one(run, tmp_path, monkeypatch, flags):
+    monkeypatch.setattr(workers, "finish", finishing("task_averaged_test_accuracy", SCORES, split=7))
+    line = f"sweep fedprox --grid proximal=0.1,1 --output-dir {tmp_path}/s -- --data iris --num-epochs 1"
+    done = run(*line.split(), *flags)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -12,29 +12,27 @@ import itertools
 import json
 import logging
 import pathlib
-import platform
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import click
 import numpy as np
 
-import tffcl
 from tffcl import reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.papers import tables, workers
 from tffcl.papers.suites import Suite
-from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_kept, megabytes_up, write_table
+from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_kept, megabytes_up, seeded, write_table
 from tffcl.papers.workers import Run
 from tffcl.reports import leaderboard, run_files
-from tffcl.reports.tables import half_width, incremental
+from tffcl.reports.tables import FIGURES, half_width, incremental
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
 NAME = "leaderboard.json"
-FINAL, AVERAGE = "A_T %", "average A_t %"
+AVERAGE = FIGURES["average_incremental_accuracy"]
 CPU = "CPU s"  # which no two machines have alike
 
 
@@ -45,11 +43,7 @@ def _cpu_seconds(folder: pathlib.Path) -> float:
 
 
 MEASURES: dict[str, tuple[Measure, int]] = {
-    FINAL: (tables.incremental("last_accuracy"), 1),
-    AVERAGE: (tables.incremental("average_incremental_accuracy"), 1),
-    "forgotten %": (tables.incremental("forgetting"), 1),
-    "plasticity %": (tables.incremental("plasticity"), 1),
-    "worst client %": (tables.incremental("worst_client_accuracy"), 1),
+    **{called: (tables.incremental(name), 1) for name, called in FIGURES.items()},
     "MB up": (megabytes_up, 2),
     "MB kept": (megabytes_kept, 2),
     CPU: (_cpu_seconds, 1),
@@ -124,11 +118,6 @@ def benchmark(
         raise RunError(f"{len(failures)} of {total} runs failed; the first: {failures[0]}")
 
 
-def seeded(seed: object) -> tuple[str, ...]:
-    """Flags of a seed: of the order of classes, of who has which rows, and of all that is drawn."""
-    return ("--seed", str(seed), "--split-seed", str(seed))
-
-
 def board_of(suite: Suite, quick: bool, table: Table, found: Found, values: Values) -> dict[str, Any]:
     """What leaderboard.json holds.
 
@@ -150,10 +139,7 @@ def board_of(suite: Suite, quick: bool, table: Table, found: Found, values: Valu
         "about": suite.about,
         "flags": [*suite.flags, *suite.network, *(suite.quick if quick else ())],
         "streams": streams,
-        "tffcl": tffcl.__version__,
-        "code": record.code_checksum(),
-        "python": platform.python_version(),
-        "packages": record.versions(),
+        **record.makers(),
         "measures": list(table.measures),
         "against": first,
         "rows": rows,
@@ -176,6 +162,7 @@ def _row(row: Row, folders: Sequence[pathlib.Path], values: Values, first: str, 
         "chosen": entry.chosen,
         "seeds": [_seed(row, folder) for folder in folders],
         "values": own,
+        "made_with": {_seed(row, folder): record.made_with(folder) for folder in folders},
         "curves": {_seed(row, folder): _seen_accuracy(folder) for folder in folders},
         **statistics(own, {} if row.name == first else _by_seed(first, values)),
     }

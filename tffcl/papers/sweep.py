@@ -71,12 +71,15 @@ def sweep(
 ) -> None:
     """Runs the grid, prints the table and the best flags, and writes values.csv into `root`.
 
+    A seed decides the tasks and who has which rows, too, unless the flags have a `--split-seed`.
+
     Raises:
       InputError: wrong flags or grid.
       RunError: a run failed; what is finished is shown first.
     """
     table = table_of(method, grid)
-    values = tables.reproduce(table, table.rows, seeds, (*flags, *HELD_OUT), root, jobs)
+    own_split = not any(flag.partition("=")[0] == "--split-seed" for flag in flags)
+    values = tables.reproduce(table, table.rows, seeds, (*flags, *HELD_OUT), root, jobs, split_by_seed=own_split)
     results = reports.load_results(root / f"{table.rows[0].name}-seed{seeds[0]}")
     best = best_of(values, higher_is_better=results.get("average_nll") is None)
     for row in table.rows:

@@ -136,6 +136,7 @@ def reproduce(
     jobs: int,
     page: Optional[str] = None,
     splits: Sequence[int] = (),
+    split_by_seed: bool = False,
 ) -> Values:
     """Runs what the rows still need, prints what there is, and writes the values of each run into `root`/values.csv.
 
@@ -148,6 +149,7 @@ def reproduce(
       jobs: runs at a time.
       page: FILE.md#NAME, where the table stands on a page, see `write_table`; None to print it alone.
       splits: seeds of the making of tasks, each with every seed of training; none for the usual one.
+      split_by_seed: whether a seed decides the making of tasks, too.
 
     Raises:
       InputError: flags that `tffcl run` does not take, or no such place on the page.
@@ -158,7 +160,10 @@ def reproduce(
     ] or [("", ())]
     runs = {
         row: [
-            Run(root / f"{row.name}{place}-seed{seed}", (*row.flags, *flags, *more, "--seed", str(seed)))
+            Run(
+                root / f"{row.name}{place}-seed{seed}",
+                (*row.flags, *flags, *more, *(seeded(seed) if split_by_seed else ("--seed", str(seed)))),
+            )
             for place, more in places
             for seed in seeds
         ]
@@ -184,6 +189,11 @@ def reproduce(
     if failures:
         raise RunError(f"{len(failures)} of {len(everything)} runs failed; the first: {failures[0]}")
     return values
+
+
+def seeded(seed: object) -> tuple[str, ...]:
+    """Flags of a seed: of the order of classes, of who has which rows, and of all that is drawn."""
+    return ("--seed", str(seed), "--split-seed", str(seed))
 
 
 def check_names(given: Sequence[str], known: Sequence[str]) -> None:
