@@ -16,6 +16,7 @@ from tffcl.errors import InputError, StreamError
 from tffcl.models import Whole
 from tffcl.program import ArrayData, run_program
 from tffcl.program.client_data import EvaluatedOnValidation
+from tffcl.program.events import accuracy_by_round
 from tffcl.program.run_directory import RunDirectory
 
 KINDS = {
@@ -176,6 +177,51 @@ def test_the_figures_are_those_of_the_scores_by_hand():
     assert figures["forgetting"] == pytest.approx(np.mean(lost))
     each = [owned[c] @ a[2] / owned[c].sum() for c in range(2) if owned[c].sum()]
     assert figures["worst_client_accuracy"] == pytest.approx(min(each))
+
+    by_round = figures["by_round"]
+    assert by_round["rounds"] == [2, 4, 6]
+    assert by_round["accuracy"] == pytest.approx([seen[t] * sum(n[: t + 1]) / sum(n) for t in range(3)])
+    assert by_round["bytes_up"][-1] == sum(map(sum, found.bytes_up))
+    assert figures["memory"]["client_examples"] == 0
+
+
+@pytest.mark.parametrize("pool", ["memory", "none", "all"])
+def test_memory_is_counted_in_bytes_and_as_raw_examples(pool):
+    """er remembers 3 of each class that a client had; 4 columns of 4 bytes with a label of 4 take 20."""
+    method = {"memory": "er", "none": "fedavg", "all": "offline"}[pool]
+    plan = experiment(method, alpha=0.3, **({"memory_per_class": 3} if method == "er" else {})).plan()
+    labels = np.asarray(plan.dataset.train_labels)
+    owned = [np.concatenate([labels[task.train] for task in own]) for own in plan.stream.tasks]
+    held = {
+        "memory": [sum(min(3, int((own == label).sum())) for label in range(3)) for own in owned],
+        "none": [0, 0],
+        "all": [sum(map(len, owned))],
+    }[pool]
+
+    class Store(list):
+        num_bytes = list.__getitem__
+
+    state = type("State", (), {"store": Store([100, 300][: len(held)])})()
+    figures = plan._memory(state, np.array([[len(task.train) for task in own] for own in plan.stream.tasks]))
+    assert figures["example_bytes"] == 20
+    assert figures["client_examples"] == np.mean(held)
+    assert figures["client_bytes"] == np.mean([*state.store]) + 20 * np.mean(held)
+    assert figures["as_examples"] == figures["client_bytes"] / 20
+
+
+def test_accuracy_by_round_counts_classes_that_nobody_has_seen_as_wrong():
+    """Rounds and ends of tasks, a client without a test set, and rounds without an evaluation, or with nothing sent."""
+    events = [
+        {"event": "round", "task": 0, "round": 0, "bytes_up": {"0": 5, "1": 1}, "bytes_down": {"0": 2}},
+        {"event": "round", "task": 0, "round": 1, "accuracy": {"0": [0.5], "1": [None]}, "bytes_up": {"0": 5}},
+        {"event": "task_end", "task": 0, "accuracy": [[0.8], [None]]},
+        {"event": "round", "task": 1, "round": 0, "accuracy": {"1": [0.2, 0.9]}, "bytes_up": {"1": 4}},
+        {"event": "round", "task": 1, "round": 1, "accuracy": {"1": [0.2, 1.0]}, "bytes_up": {"0": 0}},
+    ]
+    assert accuracy_by_round(events, [30, 10], num_rounds=2) == {
+        "rounds": [2, 3, 3], "accuracy": [24 / 40, 15 / 40, 16 / 40], "bytes_up": [11, 15, 15], "bytes_down": [2, 2, 2],
+    }  # fmt: skip
+    assert accuracy_by_round(events[:3], [30, 10], num_rounds=2, pooled=True)["accuracy"] == [0.8]
 
 
 def test_a_joint_model_has_its_last_figures_alone():

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_TABLE_BYTES = 1 << 22  # 1,000 clients in 2,000 tasks
+_LABEL_BYTES = 4
 _MOST_CLIENTS = 10  # whose tasks or enrolment are printed
 
 KINDS = ("text", "image", "vector", "binary")
@@ -86,6 +87,14 @@ def check_domains(name: str, domains: str) -> None:
         raise OptionError("domains", f"classes needs the data {' or '.join(CLASSES)}, found {name}")
     if name in PAIRS and domains != "classes":
         raise OptionError("domains", f"the data {name} have classes, found {domains}")
+
+
+def example_bytes(data: Any) -> float:
+    """Bytes of a raw training example with its label, the mean: pixels, numbers, or ids of words as they are held."""
+    parts = ("train_tokens", "train_images", "train_x")
+    kept = next(getattr(data, name) for name in parts if hasattr(data, name))
+    values = kept.values if isinstance(kept, datasets.RaggedTokens) else kept
+    return float(values.nbytes / len(data.train_labels) + _LABEL_BYTES)
 
 
 def usual_names(method: Method, kind: str) -> tuple[str, ...]:

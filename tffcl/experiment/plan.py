@@ -27,6 +27,7 @@ from tffcl.models.network import with_label_mask
 from tffcl.options import OptionError
 from tffcl.program import cohorts
 from tffcl.program.client_data import ArrayData, EvaluatedOnValidation, scaled
+from tffcl.program.events import accuracy_by_round
 from tffcl.program.reporters import default_reporters
 from tffcl.program.results import Results
 from tffcl.program.state import RunState
@@ -434,8 +435,9 @@ class Plan:
         """Figures of `results.json` that the driver does not have.
 
         memory: see `frozen.memory_of`; pretraining_accuracy: on task 1, before the run; others: see
-        `_of_original_tasks`, `densities.finish`, with one growing head `tffcl.metrics.incremental_figures` (under
-        `incremental`) and, in the scenario `mixed`, `transfers.selection_shares`.
+        `_of_original_tasks`, `densities.finish` and, in the scenario `mixed`, `transfers.selection_shares`.
+        incremental, with one growing head: `metrics.incremental_figures`, `by_round` (`accuracy_by_round`) and `memory`
+        (`metrics.memory_figures`).
         """
         more: dict[str, Any] = {}
         if self.method.schedule == "fil-ver" and self.method.own_network:
@@ -447,13 +449,32 @@ class Plan:
             more.update(self._of_original_tasks(process, state))
             by_task = np.array(more.get("accuracy_by_task"), float)
         if self.growing:
-            more["incremental"] = metrics.incremental_figures(by_task, *self._examples_by_task())
+            tests, owned = self._examples_by_task()
+            pooled = self.method.pool in ("clients", "all")
+            more["incremental"] = {
+                **metrics.incremental_figures(by_task, tests, owned),
+                "by_round": accuracy_by_round(results.events, tests, self.num_rounds, pooled),
+                "memory": self._memory(state, owned),
+            }
         if self.experiment.scenario == "mixed" and process.num_foreign:
             named = self.stream.named_labels(self.dataset.label_names)
             more.update(transfers.selection_shares(named, state.base.entries, state.selections))
         if isinstance(getattr(process.work, "network", None), MADENetwork) and len(state.store):
             more.update(densities.finish(self, process, state, folder))
         return more
+
+    def _memory(self, state: RunState, owned: np.ndarray) -> dict[str, float]:
+        """`metrics.memory_figures` at the end; where all data are in one place, of that."""
+        states = [state.store.num_bytes(client) for client in range(len(state.store))]
+        if self.method.pool == "memory":
+            per_class = self.method.remembered(self)
+            counts = streams.class_counts(self.stream, self.dataset.train_labels, len(self.dataset.label_names))
+            examples = np.minimum(counts, per_class).sum(axis=1)
+        else:
+            examples = owned.sum(axis=1) * (self.method.pool != "none")
+        if self.method.pool == "all":
+            examples = examples.sum(keepdims=True)
+        return metrics.memory_figures(states, examples, loading.example_bytes(self.dataset))
 
     def _examples_by_task(self) -> tuple[np.ndarray, np.ndarray]:
         """Test examples of each task, int [T], and training examples of each client and task, int [C, T]."""

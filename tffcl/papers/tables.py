@@ -24,8 +24,8 @@ from tffcl.papers import workers
 from tffcl.papers.workers import Run
 from tffcl.program.run_directory import Checkpoints
 from tffcl.reports import run_files
+from tffcl.reports.tables import NO_DATA, spread
 from tffcl.reports.tables import incremental as figure_of
-from tffcl.reports.tables import spread
 
 Results = Mapping[str, Any]
 Measure = Callable[[pathlib.Path], Optional[float]]
@@ -56,7 +56,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table: what it measures of each row's runs, and its rows.
+    """A table: what it measures of each row's runs, and its rows. A measure that a run lacks has no mean.
 
     Attributes:
       left: what the cells at the left are.
@@ -81,7 +81,7 @@ class Table:
         for row, folders in found.items():
             if folders:
                 measured = [
-                    spread([value for value in values[row.name][name].values() if value is not None], digits)
+                    NO_DATA if None in (of_runs := values[row.name][name].values()) else spread([*of_runs], digits)  # type: ignore[list-item]
                     for name, (_, digits) in self.measures.items()
                 ]
                 differences = [self._difference(name, row, values) for name in self.compared]

@@ -21,7 +21,7 @@ from tffcl import reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.papers import workers
-from tffcl.papers.benchmark import CPU, FORMAT, MEASURES, NAME, seal, statistics, stream_of
+from tffcl.papers.benchmark import CPU, FORMAT, MB_TO, NAME, ROUNDS_TO, measures_of, seal, statistics, stream_of
 from tffcl.papers.tables import seeded
 from tffcl.papers.workers import Run
 from tffcl.reports import run_files
@@ -105,20 +105,18 @@ class Check:
                 for seed in wanted
             }
             problems += workers.finish(list(runs.values()), self.jobs)
-            apart = [
-                self._of_seed(seed, run.folder, row, board["streams"].get(seed))
-                for seed, run in runs.items()
-                if run.finished
-            ]
+            apart = [self._of_seed(seed, run.folder, row, board) for seed, run in runs.items() if run.finished]
         problems += [line for lines, _ in apart for line in lines]
         return Checked(row["name"], tuple(problems), max((largest for _, largest in apart), default=float("nan")))
 
-    def _of_seed(self, seed: str, folder: pathlib.Path, row: Mapping[str, Any], stream: Any) -> tuple[list[str], float]:
-        lines = [] if stream_of(folder) == stream else [f"seed {seed}: other data or tasks"]
+    def _of_seed(
+        self, seed: str, folder: pathlib.Path, row: Mapping[str, Any], board: Mapping[str, Any]
+    ) -> tuple[list[str], float]:
+        lines = [] if stream_of(folder) == board["streams"].get(seed) else [f"seed {seed}: other data or tasks"]
         largest = 0.0
-        for measure, (of, _) in MEASURES.items():
+        for measure, (of, _) in measures_of(board.get("target", 0.0)).items():
             there = row["values"].get(measure, {}).get(seed)
-            if measure == CPU or there is None:
+            if measure in (CPU, ROUNDS_TO, MB_TO) or there is None:
                 continue
             here = of(folder)
             apart = float("inf") if here is None else abs(there - here)
@@ -170,7 +168,8 @@ def _inconsistent(row: Mapping[str, Any], board: Mapping[str, Any]) -> Iterator[
     against: Mapping[str, Mapping[str, float]] = next(
         (each["values"] for each in board["rows"] if each["name"] == first), {}
     )
-    for what, figures in statistics(row["values"], {} if row["name"] == first else against).items():
+    told_of = statistics(row["values"], {} if row["name"] == first else against, len(row["seeds"]))
+    for what, figures in told_of.items():
         for measure, value in figures.items():
             told = row[what].get(measure)
             if told is None or not np.allclose(value, told, rtol=1e-9, atol=1e-12):
