@@ -303,6 +303,8 @@ def test_methods_of_one_head_are_refused_elsewhere_in_a_line(method):
         ({"num_tasks": 6}, StreamError, "6 tasks with 2 new classes each need 12 classes, and 10 can be had"),
         ({"client_dir": "/tmp/nowhere"}, InputError, "leave --client-dir out"),
         ({"partition": "half"}, InputError, "partition"),
+        ({"partition": "dirichlet", "alpha": 0}, InputError, "alpha: expected a number above 0, found 0"),
+        ({"labels_per_task": 0}, InputError, "labels_per_task: expected at least 1, found 0"),
         ({"scenario": "non-iid", "partition": "shards"}, InputError, "partition"),
     ],
 )  # fmt: skip
@@ -310,6 +312,52 @@ def test_what_cannot_be_is_said_in_a_line(options, error, message):
     with pytest.raises(error, match=message) as refused:
         Experiment("fedavg", data="digits", **{"scenario": "class-incremental", **options}).plan()
     assert "\n" not in str(refused.value)
+
+
+def table(folder, names, rows, columns=("a", "b")):
+    """train.csv with a row for each name in turn, 20 each, and test.csv with `rows` of these names."""
+    folder.mkdir()
+    for part, count, of in (("train", 20, names), ("test", 2, rows)):
+        used = columns if part == "test" else ("a", "b")
+        lines = [",".join([*map(str, range(place, place + len(used))), name]) for place, name in enumerate(of * count)]
+        (folder / f"{part}.csv").write_text("\n".join([",".join([*used, "label"]), *lines]))
+    return str(folder)
+
+
+NAMES = ["red", "blue", "green", "black"]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "columns", "message"),
+    [
+        (NAMES[:3], NAMES, ("a", "b"), "need 4 classes, and 3 can be had; without training or test examples: label"),
+        (NAMES, NAMES[1:], ("a", "b"), "without training or test examples: label 3 (red)"),
+        (NAMES, NAMES, ("a",), "test has no column 'b'"),
+    ],
+    ids=["a class that nobody has", "a class without a test", "features of another width"],
+)
+def test_data_that_cannot_be_divided_are_said_in_a_line(run, tmp_path, train, test, columns, message):
+    data = table(tmp_path / "own", train, test, columns)
+    line = f"run fedavg --data {data} --scenario class-incremental --num-tasks 2 --labels-per-task 2 --num-clients 2"
+    command_line.wrong(run(*line.split()), message)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "er", "afcl"])
+def test_labels_are_words_and_clients_may_have_nothing(tmp_path, caplog, method):
+    """Dirichlet(0.01) among 20 leaves most without a row; labels are named in the order of the alphabet."""
+    own = {"data": table(tmp_path / "own", NAMES, NAMES), "num_tasks": 2, "labels_per_task": 2}
+    plan = experiment(method, **own, alpha=0.01).replace(num_clients=20).plan()
+    with caplog.at_level("INFO"):
+        enrollment = plan.participation()
+    assert plan.dataset.label_names == tuple(sorted(NAMES))
+    empty = sum("*" not in row for row in enrollment.table())
+    assert 10 < empty < 20
+    told = [line.message for line in caplog.records if "at all" in line.message]
+    assert told == [
+        f"data: {empty} of 20 clients have no examples at all; more --alpha or fewer clients give them some"
+    ]
+    rows = [row for own in plan.stream.tasks for task in own for row in (*task.train, *task.validation)]
+    assert len(rows) == len(set(rows)) == 80
 
 
 # -- runs ---------------------------------------------------------------------------------------------------------

@@ -141,7 +141,10 @@ def test_data_incremental_has_all_classes_and_no_row_twice():
         ({"partition": "even"}, "partition must be one of equal, dirichlet, shards, quantity; got 'even'"),
         ({"alpha": 0}, "alpha must be a number above 0; got 0"),
         ({"alpha": float("nan")}, "alpha must be a number above 0"),
-        ({"label_names": [*"abcdefg", "nobody"], "num_tasks": 4}, r"label 7 \(nobody\) lack training or test examples"),
+        (
+            {"label_names": [*"abcdefg", "nobody"], "num_tasks": 4},
+            r"without training or test examples: label 7 \(nobody\)",
+        ),
         ({"enrollment": streams.Enrollment.scattered(4, 2)}, "expected 4 x 3"),
         ({"num_clients": 1, "enrollment": streams.Enrollment.from_table(["*oo"])}, "task 1: nobody is enrolled"),
     ],

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_TABLE_BYTES = 1 << 22  # 1,000 clients in 2,000 tasks
 _LABEL_BYTES = 4
-_MOST_CLIENTS = 10  # whose tasks or enrolment are printed
+MOST_CLIENTS = 10  # whose tasks or enrolment are printed
 
 KINDS = ("text", "image", "vector", "binary")
 TEXTS = ("trec6", "trec50", "r8", "tmn", "subj", "sample")
@@ -457,7 +457,7 @@ def _sequence(experiment: Experiment, dataset: Any, labels: Sequence[Any], num_c
             same_order=experiment.same_order,
             **common,
         )
-    for client, tasks in enumerate(task_names(stream, dataset.label_names)[:_MOST_CLIENTS]):
+    for client, tasks in enumerate(task_names(stream, dataset.label_names)[:MOST_CLIENTS]):
         logger.info("tasks of client %d: %s", client + 1, ", ".join(tasks))
     return stream
 
@@ -478,7 +478,7 @@ def _growing(
     )
     logger.info("tasks: %s", "; ".join(task_names(stream, dataset.label_names)[0]))
     counts = streams.class_counts(stream, labels[0], len(dataset.label_names))
-    for client, row in enumerate(counts[:_MOST_CLIENTS].tolist()):
+    for client, row in enumerate(counts[:MOST_CLIENTS].tolist()):
         shown = ", ".join(f"{dataset.label_names[label]} {count}" for label, count in enumerate(row) if count)
         logger.info("examples of client %d: %s", client + 1, shown or "none")
     return stream
@@ -525,7 +525,7 @@ def enrollment_of(experiment: Experiment) -> streams.Enrollment:
         enrollment = streams.Enrollment.from_table(rows, num_clients=clients, num_tasks=tasks, name=path.stem)
     except StreamError as error:
         raise StreamError(f"{path}: {error}") from error
-    for client, row in enumerate(enrollment.table()[:_MOST_CLIENTS]):
+    for client, row in enumerate(enrollment.table()[:MOST_CLIENTS]):
         logger.info("enrolment of client %d: %s", client + 1, row)
     return enrollment
 

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -403,15 +403,14 @@ class Plan:
         found = streams.participation(
             self.data.stream if self.experiment.evaluate_on == "test" else self.data.data.stream
         )
-        for client, row in enumerate(found.table()):
-            if "*" not in row:
-                logger.warning(
-                    "data: client %d has no examples at all; more --alpha or fewer clients give it some", client + 1
-                )
-            elif set(row) != {"*"}:
-                logger.info(
-                    "data: client %d has no examples in some tasks and takes no part there: %s", client + 1, row
-                )
+        rows = [set(row) for row in found.table()]
+        nothing = [client + 1 for client, row in enumerate(rows) if "*" not in row]
+        some = [client + 1 for client, row in enumerate(rows) if len(row) > 1 and "*" in row]
+        if nothing:
+            which = _clients(nothing, len(rows))
+            logger.warning("data: %s no examples at all; more --alpha or fewer clients give them some", which)
+        if some:
+            logger.info("data: %s no examples in some tasks, and no part in these", _clients(some, len(rows)))
         return None if found.name == "full" else found
 
     def _begin(self, process: ContinualProcess) -> Any:
@@ -510,3 +509,14 @@ class Plan:
         accuracies = [float(right / count) if count else None for right, count in np.sum(counted, axis=0)]
         known = [each for each in accuracies if each is not None]
         return {"accuracy_by_task": [accuracies], "average_accuracy_by_task": float(np.mean(known)) if known else None}
+
+
+def _clients(numbers: Sequence[int], of: int) -> str:
+    """Which clients have something: "clients 2, 4 have", or how many where they are many.
+
+    >>> _clients([2], 5), _clients(range(1, 21), 30)
+    ('client 2 has', '20 of 30 clients have')
+    """
+    if len(numbers) > loading.MOST_CLIENTS:
+        return f"{len(numbers)} of {of} clients have"
+    return f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} {'have' if len(numbers) > 1 else 'has'}"

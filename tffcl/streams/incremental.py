@@ -149,7 +149,7 @@ def class_incremental(
     wanted = num_tasks * labels_per_task
     if len(usable) < wanted:
         without = [request.describe(label) for label in documents if label not in usable]
-        lacking = f"; {', '.join(without[:3])} lack training or test examples" if without else ""
+        lacking = f"; without training or test examples: {', '.join(without[:3])}" if without else ""
         raise StreamError(
             f"{num_tasks} tasks with {labels_per_task} new classes each need {wanted} classes, and {len(usable)} can "
             f"be had{lacking}: ask for fewer num_tasks or labels_per_task"
