@@ -7,10 +7,11 @@ import dataclasses
 import command_line
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 from run_directories import results as results_in
 
 import tffcl
-from tffcl import Experiment, metrics, streams
+from tffcl import Experiment, client_works, metrics, runtime, streams
 from tffcl.algorithms import registry
 from tffcl.errors import InputError, StreamError
 from tffcl.models import Whole
@@ -250,9 +251,11 @@ def test_every_method_learns_on_one_head(method, kind, vectors, tmp_path):
     assert results_in(tmp_path / "run")["incremental"]["last_accuracy"] == figures["last_accuracy"]
 
 
-def shared_after(chosen):
-    """What the server shares at the end of a run."""
+def shared_after(chosen, runtime_of=None):
+    """What the server shares at the end of a run, in its own runtime or in one that is given."""
     found, plan = {}, chosen.plan()
+    if runtime_of is not None:
+        plan.open_runtime = lambda: runtime_of
     finish = plan._finish
 
     def keeping(process, state, *rest):
@@ -342,6 +345,24 @@ def test_data_that_cannot_be_divided_are_said_in_a_line(run, tmp_path, train, te
     command_line.wrong(run(*line.split()), message)
 
 
+def test_a_column_names_the_clients_and_is_no_feature(run, tmp_path):
+    data = table(tmp_path / "own", NAMES, NAMES)
+    path = tmp_path / "own" / "train.csv"
+    head, *lines = path.read_text().split("\n")
+    owners = ["ann" if place % 3 else "zoe" for place in range(len(lines))]
+    path.write_text("\n".join([f"who,{head}", *(f"{who},{line}" for who, line in zip(owners, lines))]))
+    own = {"data": data, "num_tasks": 2, "labels_per_task": 2, "partition": "natural", "client_column": "who"}
+    plan = experiment("fedavg", **own).plan()
+    assert plan.dataset.columns == ("a", "b")
+    assert [{owners[row] for task in of for row in task.train} for of in plan.stream.tasks] == [{"ann"}, {"zoe"}]
+    line = f"run fedavg --data {data} --scenario class-incremental --num-tasks 2 --labels-per-task 2 --num-clients 3"
+    natural = [*line.split(), "--partition", "natural"]
+    command_line.wrong(run(*natural, "--client-column", "who"), "the data name 2 clients, expected 3")
+    command_line.wrong(run(*natural, "--client-column", "whom"), "has no column 'whom' of clients, only who, a, b")
+    command_line.wrong(run(*natural), "needs --partition natural, which in turn")
+    command_line.wrong(run(*line.split(), "--client-column", "who"), "needs --partition natural, which in turn")
+
+
 @pytest.mark.parametrize("method", ["fedavg", "er", "afcl"])
 def test_labels_are_words_and_clients_may_have_nothing(tmp_path, caplog, method):
     """Dirichlet(0.01) among 20 leaves most without a row; labels are named in the order of the alphabet."""
@@ -368,21 +389,25 @@ class _Stopped(Exception):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path):
-    whole = experiment("lwf", output_dir=str(tmp_path / "whole"), alpha=0.3).run()
+@pytest.mark.parametrize("method", ["fedavg", "ewc", "lwf", "er", *CLOSED])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path, method):
+    chosen = experiment(method, alpha=0.3, runtime="in-process")
+    whole = chosen.replace(output_dir=str(tmp_path / "whole")).run()
     folder, save, calls = str(tmp_path / "stopped"), RunDirectory.save, []
+    stop = 3 if method in CLOSED else 5  # in the second task
 
     def failing(self, state):
         save(self, state)
         calls.append(state.task)
-        if len(calls) == 5:
+        if len(calls) == stop:
             raise _Stopped
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunDirectory, "save", failing)
         with pytest.raises(_Stopped):
-            experiment("lwf", output_dir=folder, alpha=0.3).run()
-    again = experiment("lwf", output_dir=folder, alpha=0.3, resume=True).run()
+            chosen.replace(output_dir=folder).run()
+    assert calls[-1] == 1
+    again = chosen.replace(output_dir=folder, resume=True).run()
     np.testing.assert_array_equal(again.scores, whole.scores)
     assert again.more["incremental"] == whole.more["incremental"]
     losses = [[event.get("loss") for event in each.events] for each in (again, whole)]
@@ -405,27 +430,40 @@ def test_the_model_that_is_taken_out_tells_all_classes_apart(tmp_path):
         assert np.mean(right) == pytest.approx(results.scores[0, -1, task], abs=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("method", "tolerance"), [("fedavg", 1e-4), ("afcl", 1e-6)])
-def test_a_worker_on_this_machine_gives_the_same(method, tolerance, tmp_path):
-    """Two builds of the same kernels: about 1e-6 after a round (docs/runtime.md), which Adam's steps let grow."""
-    here, there = (
-        shared_after(experiment(method, num_rounds=1, runtime=name, output_dir=str(tmp_path / name)))
-        for name in ("in-process", "local")
-    )
-    np.testing.assert_allclose(here, there, rtol=tolerance, atol=tolerance * np.abs(here).max())
+@pytest.fixture(name="two_workers", scope="module")
+def _two_workers():
+    with runtime.local(num_threads=1, num_workers=2) as entered:
+        yield entered
 
 
 @pytest.mark.slow
-def test_more_tasks_trace_nothing_more():
-    """How often the network's Python runs while tasks are learned does not depend on how many there are."""
+@pytest.mark.parametrize("method", ["fedavg", "ewc", "lwf", "er", *CLOSED])
+def test_a_worker_and_two_of_them_give_what_this_process_gives(tff_context, two_workers, method):
+    """About 1e-6 after a round (docs/runtime.md), which Adam lets grow: 1e-4; sums in closed form stay at 1e-6."""
+    chosen = experiment(method, num_rounds=1, num_clients=3)
+    here = shared_after(chosen.replace(runtime="in-process"))
+    tolerance = 1e-6 if method in CLOSED else 1e-4
+    for each in (tff_context, two_workers):
+        there = shared_after(chosen, tff.framework.get_context_stack().install(each.context))
+        np.testing.assert_allclose(here, there, rtol=tolerance, atol=tolerance * np.abs(here).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "of", "traced"),
+    [
+        *((method, Whole, "logits") for method in ("fedavg", "ewc", "lwf", "er")),
+        *((method, client_works.AnalyticWork, "features") for method in CLOSED),
+    ],
+)
+def test_more_tasks_trace_nothing_more(method, of, traced):
+    """How often the Python of the network, or of the features, runs does not depend on how many tasks there are."""
 
     def calls(num_tasks):
-        counted = []
-        logits = Whole.logits
+        counted, plain = [], getattr(of, traced)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Whole, "logits", lambda self, *args: counted.append(1) or logits(self, *args))
-            experiment("lwf", num_tasks=num_tasks, num_rounds=1, num_epochs=1).run()
+            patch.setattr(of, traced, lambda self, *args: counted.append(1) or plain(self, *args))
+            experiment(method, num_tasks=num_tasks, num_rounds=1, num_epochs=1, runtime="in-process").run()
         return len(counted)
 
     assert calls(2) == calls(3) > 0

@@ -67,6 +67,7 @@ class ArrayDataset:
       label_names: the label space, in the order of the ids.
       columns: names of the D columns of a table; empty for none.
       centre / scale: float32 [D] or [1]: what stands here of a raw value is (value - centre) / scale.
+      train_clients: whose each training example is, text [N]; None where nothing says.
     """
 
     name: str
@@ -78,6 +79,7 @@ class ArrayDataset:
     columns: tuple[str, ...] = ()
     centre: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1, np.float32))
     scale: np.ndarray = dataclasses.field(default_factory=lambda: np.ones(1, np.float32))
+    train_clients: Optional[np.ndarray] = None
     kind = "vector"
 
     def __post_init__(self) -> None:
@@ -348,7 +350,7 @@ def _scaled(
     return dataclasses.replace(made, train_x=train, test_x=test, columns=tuple(columns), **known)
 
 
-def load_arrays(name_or_path: str, *, label_column: str = "label") -> ArrayDataset:
+def load_arrays(name_or_path: str, *, label_column: str = "label", client_column: Optional[str] = None) -> ArrayDataset:
     """Tables of numbers: `iris`, `wine`, `breast-cancer` (scikit-learn's), .npz, .csv or .tsv files, or a folder.
 
     >>> load_arrays("iris").label_names
@@ -359,10 +361,13 @@ def load_arrays(name_or_path: str, *, label_column: str = "label") -> ArrayDatas
         `test_x`, `test_y`; a table in CSV or TSV, with a first line of names and a column `label`, of which every fifth
         row of each label is for testing; or a folder with the tables train.* and test.*.
       label_column: what tables call the column of labels.
+      client_column: that which says whose a row is; None for none. It is no feature.
 
     Raises:
       DatasetError: no such data, or malformed ones.
     """
+    if client_column is not None and (name_or_path in _SHIPPED or name_or_path.endswith(".npz")):
+        raise DatasetError(f"{name_or_path}: no table, and so no column {client_column!r} that names clients")
     if name_or_path in _SHIPPED:
         from sklearn import datasets as sklearn_datasets
 
@@ -379,9 +384,19 @@ def load_arrays(name_or_path: str, *, label_column: str = "label") -> ArrayDatas
         if label_column not in table:
             raise DatasetError(f"{path}: has no column {label_column!r}, only {', '.join(map(str, table.columns))}")
         tested = tested_rows(table[label_column].tolist(), path)
-        return from_frames(table[~tested], table[tested], label=label_column, name=path.stem)
-    train, test = map(_table, raw_files.train_and_test(path, (".csv", ".tsv")))
-    return from_frames(train, test, label=label_column, name=path.resolve().name)
+        train, test, name = table[~tested], table[tested], path.stem
+    else:
+        train, test = map(_table, raw_files.train_and_test(path, (".csv", ".tsv")))
+        name = path.resolve().name
+    if client_column is None:
+        return from_frames(train, test, label=label_column, name=name)
+    if client_column not in train or client_column == label_column:
+        raise DatasetError(f"{path}: has no column {client_column!r} of clients, only {', '.join(map(str, train))}")
+    if train[client_column].isna().any():
+        raise DatasetError(f"{path}: a training row has no client in the column {client_column!r}")
+    clients = read_only(train[client_column].astype(str).to_numpy(str))
+    parts = (part.drop(columns=client_column, errors="ignore") for part in (train, test))
+    return dataclasses.replace(from_frames(*parts, label=label_column, name=name), train_clients=clients)
 
 
 def _table(path: pathlib.Path) -> pd.DataFrame:

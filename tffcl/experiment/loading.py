@@ -253,7 +253,9 @@ def load(experiment: Experiment) -> Any:
         if isinstance(data, str) and NAMES.get(data) == "image":
             data = datasets.load_images(data, experiment.data_dir)
         elif isinstance(data, str):
-            return datasets.load_arrays(data, label_column=experiment.label_column)
+            return datasets.load_arrays(
+                data, label_column=experiment.label_column, client_column=experiment.client_column
+            )
         return datasets.as_arrays(data)
     return data
 
@@ -470,6 +472,7 @@ def _growing(
         "num_clients": num_clients, "num_tasks": experiment.num_tasks, "partition": experiment.partition,
         "alpha": experiment.alpha, "enrollment": enrollment if enrollment.num_clients == num_clients else None,
         "seed": experiment.split_seed, "label_names": dataset.label_names, **_held_out(experiment),
+        "clients": getattr(dataset, "train_clients", None),
     }  # fmt: skip
     if experiment.scenario == "data-incremental":
         return streams.data_incremental(*labels, **common)

@@ -93,7 +93,7 @@ def _incremental(num_tasks: int, num_clients: int, alpha: str) -> tuple[str, ...
     )  # fmt: skip
 
 
-_FASHION_ROWS = _rows("0.01 (of 0.01, 0.1, 1)", "10 (of 10, 1e3, 1e5)", "1 (the default)", "0.1 (of 0.1, 1, 10)")
+_FASHION_ROWS = _rows("0.01 (of 0.01, 0.1, 1)", "10 (of 10, 1e3, 1e5)", "1 (of 0.01, 1, 100)", "0.1 (of 0.1, 1, 10)")
 _FASHION = tuple(
     Suite(
         name,
