@@ -324,6 +324,31 @@ def report(run_dirs: tuple[str, ...], **options: Any) -> None:
     summary.report(run_dirs, **options)
 
 
+@tffcl.command()
+@click.argument("paths", nargs=-1, required=True, metavar="RUN|LEADERBOARD...")
+@click.option(
+    "--attacks", metavar="DIR", type=click.Path(exists=True, file_okay=False),
+    help="The folder of `tffcl reproduce fil-ver --table leak`, for runs that send what was attacked there.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(("text", "markdown", "latex", "html")), default="text", show_default=True,
+    help="Of the table.",
+)  # fmt: skip
+@click.option("--picture", metavar="FILE", help="Draw forgetting against each cost (.svg, .png, .pdf).")
+def frontier(paths: tuple[str, ...], attacks: Optional[str], form: str, picture: Optional[str]) -> None:
+    """What methods forget against what they cost: bytes, memory, epsilon, and the success of the measured attack.
+
+    Of run directories (or folders of them) and of leaderboard.json files. A row on the frontier is one that no other
+    beats in everything.
+    """
+    from tffcl.reports import frontier as made
+
+    points = made.points_of(paths, made.attacks_in(attacks))
+    click.echo(made.frontier_table(points, form=form))
+    if picture is not None:
+        click.echo(f"\npicture: {made.plot_frontier(points, picture)}")
+
+
 _RUN_DIR = click.argument("run_dir", metavar="RUN_DIR")
 _CLIENT = click.option("--client", type=int, required=True, metavar="N", help="Number of the client, from 0.")
 _CODE = click.option("--allow-code", is_flag=True, help="Let a method that stands in a file of yours run its code.")
