@@ -345,6 +345,22 @@ def test_data_that_cannot_be_divided_are_said_in_a_line(run, tmp_path, train, te
     command_line.wrong(run(*line.split()), message)
 
 
+def test_features_of_a_file_make_vectors_of_any_data(run, tmp_path):
+    """Indicators of the classes: ridge regression on them knows every test example."""
+    plain = experiment("afcl", "image").plan().dataset
+    one_hot = {part: np.eye(10)[getattr(plain, f"{part}_labels")] for part in ("train", "test")}
+    np.savez(tmp_path / "f.npz", **one_hot)
+    chosen = experiment("afcl", "image", width=0, features=str(tmp_path / "f.npz"), runtime="in-process")
+    assert chosen.kind == "vector"
+    results = chosen.run()
+    assert results.more["incremental"]["seen_accuracy"] == [1.0, 1.0, 1.0]
+    again = ["run", "afcl", "--config", results.directory / "experiment.toml", "--print-config"]
+    assert str(tmp_path / "f.npz") in run(*again).stdout
+    line = f"run fedavg --scenario class-incremental --features {tmp_path / 'f.npz'}"
+    command_line.wrong(run(*line.split()), "are of the examples of a data set, which --data has to name")
+    command_line.wrong(run(*line.split(), "--data", "iris"), "train has shape", "expected [120, d]")
+
+
 def test_a_column_names_the_clients_and_is_no_feature(run, tmp_path):
     data = table(tmp_path / "own", NAMES, NAMES)
     path = tmp_path / "own" / "train.csv"

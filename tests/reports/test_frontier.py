@@ -1,4 +1,4 @@
-"""The frontier: what is read of runs, leaderboards and kept attacks, who dominates whom, and what cannot be compared."""
+"""The frontier: what is read of runs, leaderboards and attacks, who dominates whom, and what cannot be compared."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Experiment:
         named = {"method": registry.reference_of(method), "data": data, "network": network}
         for name, value in (("named", named), ("method", chosen), ("data", data)):
             object.__setattr__(self, name, value)
-        kind = loading.kind_of(chosen, data, network, options.get("text_column"))
+        kind = loading.kind_of(chosen, data, network, options.get("text_column"), options.get("features"))
         for name, value in (
             ("kind", kind),
             ("network", network_of(network, chosen, kind)),
@@ -287,7 +287,9 @@ class Experiment:
         if self.network is None:
             return None
         try:
-            usual = network_of(None, self.method, loading.kind_of(self.method, self.data, None, self.text_column))
+            usual = network_of(
+                None, self.method, loading.kind_of(self.method, self.data, None, self.text_column, self.features)
+            )
         except InputError:  # only with this network does the method take such data
             usual = None
         return None if usual is not None and usual.name == self.network.name else self.network.name

@@ -59,6 +59,11 @@ class Data(Options):
         None, "That which says whose a row is, for --partition natural.", metavar="NAME", recorded=False,
         only=("vector",),
     )  # fmt: skip
+    features: Optional[str] = option(
+        None, "What stands in the place of the examples: an .npz file with arrays `train` and `test`, a row of numbers "
+        "for each training and test example, or a Keras model (.keras) whose output that is, of images or rows of "
+        "numbers.", metavar="FILE", recorded=False,
+    )  # fmt: skip
     embeddings: Optional[str] = option(
         None, "Word vectors: a word2vec or GloVe file, 'glove-50' (the extra `glove`), a name that "
         "gensim.downloader knows, or 'own' to train them on the clients' text; none for the data folder's glove/*.bin, "

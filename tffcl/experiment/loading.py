@@ -56,19 +56,24 @@ _ALSO = {
 _USUAL_DATA = {"fedseit": "text", "confedmade": "binary", "fil-ver": "image"}
 
 
-def kind_of(method: Method, data: Any, network: Any = None, text_column: Optional[str] = None) -> str:
+def kind_of(
+    method: Method, data: Any, network: Any = None, text_column: Optional[str] = None, features: Optional[str] = None
+) -> str:
     """The kind of data that a method has of `data` (see `Experiment`), with a network.
 
-    `text_column` is that of tables; None for "text".
+    `text_column` is that of tables; None for "text". With a file of `features` all data are vectors.
 
     Raises:
       InputError: the method or the network cannot learn from such data; the message says what is missing.
     """
+    if features is not None and data is None:
+        raise OptionError("features", "are of the examples of a data set, which --data has to name")
     if data is None:
         usual = _USUAL_DATA.get(method.schedule or "", "text" if LABELS in method.learns else "binary")
         natural, name = usual, f"the default data of {method.name}"
     else:
-        natural, name = natural_kind(data, text_column), name_of(data) or "the data"
+        natural = "vector" if features is not None else natural_kind(data, text_column)
+        name = name_of(data) or "the data"
     part = None if network is None or method.own_network else network_of(network, method, natural)
     takes = tuple(kind for kind in method.kinds if part is None or kind in part.kinds)
     for kind in _ALSO[natural]:
@@ -242,6 +247,13 @@ def load(experiment: Experiment) -> Any:
         own = own_options(data)
         data = loaded(data, None if own is None else experiment.groups[own])
         natural_kind(data)  # says what it should be
+    if experiment.features is not None:
+        return datasets.with_features(_load(experiment, data, natural_kind(data)), experiment.features)
+    return _load(experiment, data, kind)
+
+
+def _load(experiment: Experiment, data: Any, kind: str) -> Any:
+    """As a data set of a kind."""
     if kind == "text":
         parts = [_texts(experiment, part) for part in union_of(data) or (data,)]
         return parts[0] if len(parts) == 1 else datasets.join_texts(parts)

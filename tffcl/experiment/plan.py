@@ -452,7 +452,7 @@ class Plan:
             pooled = self.method.pool in ("clients", "all")
             more["incremental"] = {
                 **metrics.incremental_figures(by_task, tests, owned),
-                "by_round": accuracy_by_round(results.events, tests, self.num_rounds, pooled),
+                "by_round": accuracy_by_round(results.events, tests.tolist(), self.num_rounds, pooled),
                 "memory": self._memory(state, owned),
             }
         if self.experiment.scenario == "mixed" and process.num_foreign:
