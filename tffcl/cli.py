@@ -327,7 +327,7 @@ def report(run_dirs: tuple[str, ...], **options: Any) -> None:
 @tffcl.command()
 @click.argument("paths", nargs=-1, required=True, metavar="RUN|LEADERBOARD...")
 @click.option(
-    "--attacks", metavar="DIR", type=click.Path(exists=True, file_okay=False),
+    "--attacks", metavar="DIR",
     help="The folder of `tffcl reproduce fil-ver --table leak`, for runs that send what was attacked there.",
 )  # fmt: skip
 @click.option(
