@@ -269,15 +269,19 @@ def verify(
 @click.argument("method", metavar="METHOD")
 @click.option(
     "--grid", multiple=True, required=True, metavar="NAME=VALUE,VALUE,...",
-    help="Values of an option; may be repeated for every combination.",
+    help="Values of an option; may be repeated for every combination. With --optuna also NAME=LOW..HIGH.",
+)  # fmt: skip
+@click.option(
+    "--optuna", "trials", type=click.IntRange(min=1), metavar="N",
+    help="N combinations that Optuna (the extra `optuna`) draws one after another, in the place of all.",
 )  # fmt: skip
 @_SEEDS
 @click.option("--output-dir", help="The folder of all runs.  [default: runs/sweep-METHOD]")
 @_JOBS
 @_FLAGS
 def sweep(
-    method: str, grid: tuple[str, ...], seeds: tuple[int, ...], output_dir: Optional[str], jobs: int,
-    flags: tuple[str, ...],
+    method: str, grid: tuple[str, ...], trials: Optional[int], seeds: tuple[int, ...], output_dir: Optional[str],
+    jobs: int, flags: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Choose options of a method on examples held out of its tasks.
 
@@ -285,7 +289,7 @@ def sweep(
     """
     from tffcl.papers import sweep as made
 
-    made.sweep(method, grid, seeds, flags, pathlib.Path(output_dir or f"runs/sweep-{method}"), jobs)
+    made.sweep(method, grid, seeds, flags, pathlib.Path(output_dir or f"runs/sweep-{method}"), jobs, trials)
 
 
 @tffcl.command()

@@ -155,20 +155,7 @@ def reproduce(
       InputError: flags that `tffcl run` does not take, or no such place on the page.
       RunError: a run failed, or the folder cannot be made; the others are finished and shown first.
     """
-    places: list[tuple[str, tuple[str, ...]]] = [
-        (f"-split{split}", ("--split-seed", str(split))) for split in splits
-    ] or [("", ())]
-    runs = {
-        row: [
-            Run(
-                root / f"{row.name}{place}-seed{seed}",
-                (*row.flags, *flags, *more, *(seeded(seed) if split_by_seed else ("--seed", str(seed)))),
-            )
-            for place, more in places
-            for seed in seeds
-        ]
-        for row in rows
-    }
+    runs = {row: runs_of(row, seeds, flags, root, splits, split_by_seed) for row in rows}
     everything = [each for of_row in runs.values() for each in of_row]
     for each in everything:
         parse_run(each.flags)  # what is wrong with the flags is found before anything runs
@@ -189,6 +176,28 @@ def reproduce(
     if failures:
         raise RunError(f"{len(failures)} of {len(everything)} runs failed; the first: {failures[0]}")
     return values
+
+
+def runs_of(
+    row: Row,
+    seeds: Sequence[int],
+    flags: Sequence[str],
+    root: pathlib.Path,
+    splits: Sequence[int] = (),
+    split_by_seed: bool = False,
+) -> list[Run]:
+    """The runs of a row; arguments as for `reproduce`."""
+    places: list[tuple[str, tuple[str, ...]]] = [
+        (f"-split{split}", ("--split-seed", str(split))) for split in splits
+    ] or [("", ())]
+    return [
+        Run(
+            root / f"{row.name}{place}-seed{seed}",
+            (*row.flags, *flags, *more, *(seeded(seed) if split_by_seed else ("--seed", str(seed)))),
+        )
+        for place, more in places
+        for seed in seeds
+    ]
 
 
 def seeded(seed: object) -> tuple[str, ...]:
