@@ -269,15 +269,19 @@ def verify(
 @click.argument("method", metavar="METHOD")
 @click.option(
     "--grid", multiple=True, required=True, metavar="NAME=VALUE,VALUE,...",
-    help="Values of an option; may be repeated for every combination.",
+    help="Values of an option; may be repeated for every combination. With --optuna also NAME=LOW..HIGH.",
+)  # fmt: skip
+@click.option(
+    "--optuna", "trials", type=click.IntRange(min=1), metavar="N",
+    help="N combinations that Optuna (the extra `optuna`) draws one after another, in the place of all.",
 )  # fmt: skip
 @_SEEDS
 @click.option("--output-dir", help="The folder of all runs.  [default: runs/sweep-METHOD]")
 @_JOBS
 @_FLAGS
 def sweep(
-    method: str, grid: tuple[str, ...], seeds: tuple[int, ...], output_dir: Optional[str], jobs: int,
-    flags: tuple[str, ...],
+    method: str, grid: tuple[str, ...], trials: Optional[int], seeds: tuple[int, ...], output_dir: Optional[str],
+    jobs: int, flags: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Choose options of a method on examples held out of its tasks.
 
@@ -285,7 +289,7 @@ def sweep(
     """
     from tffcl.papers import sweep as made
 
-    made.sweep(method, grid, seeds, flags, pathlib.Path(output_dir or f"runs/sweep-{method}"), jobs)
+    made.sweep(method, grid, seeds, flags, pathlib.Path(output_dir or f"runs/sweep-{method}"), jobs, trials)
 
 
 @tffcl.command()
@@ -322,6 +326,31 @@ def report(run_dirs: tuple[str, ...], **options: Any) -> None:
     from tffcl.reports import summary
 
     summary.report(run_dirs, **options)
+
+
+@tffcl.command()
+@click.argument("paths", nargs=-1, required=True, metavar="RUN|LEADERBOARD...")
+@click.option(
+    "--attacks", metavar="DIR",
+    help="The folder of `tffcl reproduce fil-ver --table leak`, for runs that send what was attacked there.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(("text", "markdown", "latex", "html")), default="text", show_default=True,
+    help="Of the table.",
+)  # fmt: skip
+@click.option("--picture", metavar="FILE", help="Draw forgetting against each cost (.svg, .png, .pdf).")
+def frontier(paths: tuple[str, ...], attacks: Optional[str], form: str, picture: Optional[str]) -> None:
+    """What methods forget against what they cost: bytes, memory, epsilon, and the success of the measured attack.
+
+    Of run directories (or folders of them) and of leaderboard.json files. A row on the frontier is one that no other
+    beats in everything.
+    """
+    from tffcl.reports import frontier as made
+
+    points = made.points_of(paths, made.attacks_in(attacks))
+    click.echo(made.frontier_table(points, form=form))
+    if picture is not None:
+        click.echo(f"\npicture: {made.plot_frontier(points, picture)}")
 
 
 _RUN_DIR = click.argument("run_dir", metavar="RUN_DIR")

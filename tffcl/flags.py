@@ -74,10 +74,9 @@ class ExperimentCommand(click.Command):
         data, network = (given.get(name, document.get(name)) for name in ("data", "network"))
         # Parts of the user's have options of their own.
         chosen = {"scenario": SCENARIOS, "selection": TRANSFERS}
-        values = {name: given.get(name, document.get(name)) for name in (*chosen, "text_column")}
+        values = {name: given.get(name, document.get(name)) for name in (*chosen, *_OF_KIND)}
         own = {name: values[name] for name in chosen if chosen[name].is_own(values[name])}
-        if values["text_column"] is not None:  # by which a table is one of texts
-            own["text_column"] = values["text_column"]
+        own.update({name: values[name] for name in _OF_KIND if values[name] is not None})
         self._experiment = Experiment(self._methods[-1], data=data, network=network, **own)
         self._document = {name: value for name, value in document.items() if name not in ("method", "data", "network")}
         self._flags = self._all_flags()
@@ -219,7 +218,9 @@ def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 _SCANNED = {"--method": "method", "--network": "network", "--config": "config", "--data": "data", "--dataset": "data",
-            "--scenario": "scenario", "--selection": "selection", "--text-column": "text_column"}  # fmt: skip
+            "--scenario": "scenario", "--selection": "selection", "--text-column": "text_column",
+            "--features": "features"}  # fmt: skip
+_OF_KIND = ("text_column", "features")  # by these a table is one of texts, and data are vectors
 
 
 def _scanned(args: Sequence[str]) -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ from tffcl.datasets import (
     join_vectors,
     load_arrays,
     vectors_of_images,
+    with_features,
 )
 from tffcl.errors import DatasetError, InputError
 
@@ -269,3 +270,63 @@ def test_every_data_set_says_what_it_holds():
     digits = datasets.load_images()
     sets = (digits, datasets.rotations(digits), vectors_of_images(digits), as_arrays(digits), datasets.load("sample"))
     assert [data.kind for data in sets] == ["image", "image", "binary", "vector", "text"]
+
+
+# -- features from elsewhere ----------------------------------------------------------------------------------------
+
+
+def pictures():
+    pixels = np.arange(5 * 4 * 4, dtype=np.uint8).reshape(5, 4, 4) % 16
+    return ImageDataset("own", pixels[:3], np.array([0, 1, 1]), pixels[3:], np.array([1, 0]), ("a", "b"), 16)
+
+
+def test_features_of_a_file_stand_in_the_place_of_the_examples(tmp_path):
+    train, test = np.eye(3, 2), np.ones((2, 2))
+    np.savez(tmp_path / "deep.npz", train=train, test=test)
+    texts = datasets.from_texts([("x", "a"), ("y", "b"), ("y", "b")], [("y", "b"), ("x", "a")])
+    for data in (pictures(), texts):
+        made = with_features(data, tmp_path / "deep.npz")
+        assert np.array_equal(made.train_x, train)
+        assert np.array_equal(made.test_x, test)
+        assert (made.train_labels.tolist(), made.test_labels.tolist()) == ([0, 1, 1], [1, 0])
+        assert (made.label_names, made.name) == (("a", "b"), f"{data.name}+deep")
+
+
+def test_a_keras_model_gives_features_of_pictures_in_0_to_1_and_of_numbers(tmp_path):
+    keras = pytest.importorskip("tensorflow").keras
+    weights = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    for shape in ((4, 4, 1), (16,)):
+        model = keras.Sequential([keras.layers.Flatten(input_shape=shape), keras.layers.Dense(3, use_bias=False)])
+        model.layers[-1].set_weights([weights])
+        model.save(tmp_path / f"{len(shape)}.keras")
+    data = pictures()
+    made = with_features(data, tmp_path / "3.keras")
+    np.testing.assert_allclose(made.train_x, data.train_images.reshape(3, 16) / 16 @ weights, rtol=1e-5)
+    np.testing.assert_allclose(made.test_x, data.test_images.reshape(2, 16) / 16 @ weights, rtol=1e-5)
+    again = with_features(as_arrays(data), tmp_path / "1.keras")
+    np.testing.assert_allclose(again.train_x, made.train_x, rtol=1e-5)
+    with pytest.raises(DatasetError, match="1.keras: gives no features of own") as refused:
+        with_features(data, tmp_path / "1.keras")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "arrays", "message"),
+    [
+        ("f.npz", {"train": np.eye(3), "test": np.ones((2, 2))}, "training examples are 3, test examples 2"),
+        ("f.npz", {"train": np.eye(2), "test": np.eye(2)}, r"train has shape \[2, 2\]; expected \[3, d\]"),
+        ("f.npz", {"train": np.eye(3), "test": np.ones(2)}, r"test has shape \[2\]; expected \[2, d\]"),
+        ("f.npz", {"train": np.eye(3)}, "has no array 'test', only train"),
+        ("f.npz", {"train": np.eye(3) * np.nan, "test": np.ones((2, 3))}, "not finite"),
+        ("f.npz", {"train": np.array([[print]], object), "test": np.eye(3)}, "allow_pickle=False"),
+        ("f.npz", None, "no such file"),
+        ("f.keras", None, "no such file"),
+        ("f.h5", None, "features come from an .npz file, or from a Keras model in a file .keras"),
+    ],
+)
+def test_features_that_are_none_are_refused_in_a_line(tmp_path, name, arrays, message):
+    if arrays is not None:
+        np.savez(tmp_path / name, **arrays)
+    with pytest.raises(DatasetError, match=message) as refused:
+        with_features(pictures(), tmp_path / name)
+    assert "\n" not in str(refused.value)

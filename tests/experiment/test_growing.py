@@ -7,15 +7,17 @@ import dataclasses
 import command_line
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 from run_directories import results as results_in
 
 import tffcl
-from tffcl import Experiment, metrics, streams
+from tffcl import Experiment, client_works, metrics, runtime, streams
 from tffcl.algorithms import registry
 from tffcl.errors import InputError, StreamError
 from tffcl.models import Whole
 from tffcl.program import ArrayData, run_program
 from tffcl.program.client_data import EvaluatedOnValidation
+from tffcl.program.events import accuracy_by_round
 from tffcl.program.run_directory import RunDirectory
 
 KINDS = {
@@ -177,6 +179,51 @@ def test_the_figures_are_those_of_the_scores_by_hand():
     each = [owned[c] @ a[2] / owned[c].sum() for c in range(2) if owned[c].sum()]
     assert figures["worst_client_accuracy"] == pytest.approx(min(each))
 
+    by_round = figures["by_round"]
+    assert by_round["rounds"] == [2, 4, 6]
+    assert by_round["accuracy"] == pytest.approx([seen[t] * sum(n[: t + 1]) / sum(n) for t in range(3)])
+    assert by_round["bytes_up"][-1] == sum(map(sum, found.bytes_up))
+    assert figures["memory"]["client_examples"] == 0
+
+
+@pytest.mark.parametrize("pool", ["memory", "none", "all"])
+def test_memory_is_counted_in_bytes_and_as_raw_examples(pool):
+    """er remembers 3 of each class that a client had; 4 columns of 4 bytes with a label of 4 take 20."""
+    method = {"memory": "er", "none": "fedavg", "all": "offline"}[pool]
+    plan = experiment(method, alpha=0.3, **({"memory_per_class": 3} if method == "er" else {})).plan()
+    labels = np.asarray(plan.dataset.train_labels)
+    owned = [np.concatenate([labels[task.train] for task in own]) for own in plan.stream.tasks]
+    held = {
+        "memory": [sum(min(3, int((own == label).sum())) for label in range(3)) for own in owned],
+        "none": [0, 0],
+        "all": [sum(map(len, owned))],
+    }[pool]
+
+    class Store(list):
+        num_bytes = list.__getitem__
+
+    state = type("State", (), {"store": Store([100, 300][: len(held)])})()
+    figures = plan._memory(state, np.array([[len(task.train) for task in own] for own in plan.stream.tasks]))
+    assert figures["example_bytes"] == 20
+    assert figures["client_examples"] == np.mean(held)
+    assert figures["client_bytes"] == np.mean([*state.store]) + 20 * np.mean(held)
+    assert figures["as_examples"] == figures["client_bytes"] / 20
+
+
+def test_accuracy_by_round_counts_classes_that_nobody_has_seen_as_wrong():
+    """Rounds and ends of tasks, a client without a test set, and rounds without an evaluation, or with nothing sent."""
+    events = [
+        {"event": "round", "task": 0, "round": 0, "bytes_up": {"0": 5, "1": 1}, "bytes_down": {"0": 2}},
+        {"event": "round", "task": 0, "round": 1, "accuracy": {"0": [0.5], "1": [None]}, "bytes_up": {"0": 5}},
+        {"event": "task_end", "task": 0, "accuracy": [[0.8], [None]]},
+        {"event": "round", "task": 1, "round": 0, "accuracy": {"1": [0.2, 0.9]}, "bytes_up": {"1": 4}},
+        {"event": "round", "task": 1, "round": 1, "accuracy": {"1": [0.2, 1.0]}, "bytes_up": {"0": 0}},
+    ]
+    assert accuracy_by_round(events, [30, 10], num_rounds=2) == {
+        "rounds": [2, 3, 3], "accuracy": [24 / 40, 15 / 40, 16 / 40], "bytes_up": [11, 15, 15], "bytes_down": [2, 2, 2],
+    }  # fmt: skip
+    assert accuracy_by_round(events[:3], [30, 10], num_rounds=2, pooled=True)["accuracy"] == [0.8]
+
 
 def test_a_joint_model_has_its_last_figures_alone():
     figures = metrics.incremental_figures([[0.5, 1.0]], [30, 10], [[1, 1], [0, 2]])
@@ -204,9 +251,11 @@ def test_every_method_learns_on_one_head(method, kind, vectors, tmp_path):
     assert results_in(tmp_path / "run")["incremental"]["last_accuracy"] == figures["last_accuracy"]
 
 
-def shared_after(chosen):
-    """What the server shares at the end of a run."""
+def shared_after(chosen, runtime_of=None):
+    """What the server shares at the end of a run, in its own runtime or in one that is given."""
     found, plan = {}, chosen.plan()
+    if runtime_of is not None:
+        plan.open_runtime = lambda: runtime_of
     finish = plan._finish
 
     def keeping(process, state, *rest):
@@ -257,6 +306,8 @@ def test_methods_of_one_head_are_refused_elsewhere_in_a_line(method):
         ({"num_tasks": 6}, StreamError, "6 tasks with 2 new classes each need 12 classes, and 10 can be had"),
         ({"client_dir": "/tmp/nowhere"}, InputError, "leave --client-dir out"),
         ({"partition": "half"}, InputError, "partition"),
+        ({"partition": "dirichlet", "alpha": 0}, InputError, "alpha: expected a number above 0, found 0"),
+        ({"labels_per_task": 0}, InputError, "labels_per_task: expected at least 1, found 0"),
         ({"scenario": "non-iid", "partition": "shards"}, InputError, "partition"),
     ],
 )  # fmt: skip
@@ -264,6 +315,86 @@ def test_what_cannot_be_is_said_in_a_line(options, error, message):
     with pytest.raises(error, match=message) as refused:
         Experiment("fedavg", data="digits", **{"scenario": "class-incremental", **options}).plan()
     assert "\n" not in str(refused.value)
+
+
+def table(folder, names, rows, columns=("a", "b")):
+    """train.csv with a row for each name in turn, 20 each, and test.csv with `rows` of these names."""
+    folder.mkdir()
+    for part, count, of in (("train", 20, names), ("test", 2, rows)):
+        used = columns if part == "test" else ("a", "b")
+        lines = [",".join([*map(str, range(place, place + len(used))), name]) for place, name in enumerate(of * count)]
+        (folder / f"{part}.csv").write_text("\n".join([",".join([*used, "label"]), *lines]))
+    return str(folder)
+
+
+NAMES = ["red", "blue", "green", "black"]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "columns", "message"),
+    [
+        (NAMES[:3], NAMES, ("a", "b"), "need 4 classes, and 3 can be had; without training or test examples: label"),
+        (NAMES, NAMES[1:], ("a", "b"), "without training or test examples: label 3 (red)"),
+        (NAMES, NAMES, ("a",), "test has no column 'b'"),
+    ],
+    ids=["a class that nobody has", "a class without a test", "features of another width"],
+)
+def test_data_that_cannot_be_divided_are_said_in_a_line(run, tmp_path, train, test, columns, message):
+    data = table(tmp_path / "own", train, test, columns)
+    line = f"run fedavg --data {data} --scenario class-incremental --num-tasks 2 --labels-per-task 2 --num-clients 2"
+    command_line.wrong(run(*line.split()), message)
+
+
+def test_features_of_a_file_make_vectors_of_any_data(run, tmp_path):
+    """Indicators of the classes: ridge regression on them knows every test example."""
+    plain = experiment("afcl", "image").plan().dataset
+    one_hot = {part: np.eye(10)[getattr(plain, f"{part}_labels")] for part in ("train", "test")}
+    np.savez(tmp_path / "f.npz", **one_hot)
+    chosen = experiment("afcl", "image", width=0, features=str(tmp_path / "f.npz"), runtime="in-process")
+    assert chosen.kind == "vector"
+    results = chosen.run()
+    assert results.more["incremental"]["seen_accuracy"] == [1.0, 1.0, 1.0]
+    again = ["run", "afcl", "--config", results.directory / "experiment.toml", "--print-config"]
+    assert str(tmp_path / "f.npz") in run(*again).stdout
+    line = f"run fedavg --scenario class-incremental --features {tmp_path / 'f.npz'}"
+    command_line.wrong(run(*line.split()), "are of the examples of a data set, which --data has to name")
+    command_line.wrong(run(*line.split(), "--data", "iris"), "train has shape", "expected [120, d]")
+
+
+def test_a_column_names_the_clients_and_is_no_feature(run, tmp_path):
+    data = table(tmp_path / "own", NAMES, NAMES)
+    path = tmp_path / "own" / "train.csv"
+    head, *lines = path.read_text().split("\n")
+    owners = ["ann" if place % 3 else "zoe" for place in range(len(lines))]
+    path.write_text("\n".join([f"who,{head}", *(f"{who},{line}" for who, line in zip(owners, lines))]))
+    own = {"data": data, "num_tasks": 2, "labels_per_task": 2, "partition": "natural", "client_column": "who"}
+    plan = experiment("fedavg", **own).plan()
+    assert plan.dataset.columns == ("a", "b")
+    assert [{owners[row] for task in of for row in task.train} for of in plan.stream.tasks] == [{"ann"}, {"zoe"}]
+    line = f"run fedavg --data {data} --scenario class-incremental --num-tasks 2 --labels-per-task 2 --num-clients 3"
+    natural = [*line.split(), "--partition", "natural"]
+    command_line.wrong(run(*natural, "--client-column", "who"), "the data name 2 clients, expected 3")
+    command_line.wrong(run(*natural, "--client-column", "whom"), "has no column 'whom' of clients, only who, a, b")
+    command_line.wrong(run(*natural), "needs --partition natural, which in turn")
+    command_line.wrong(run(*line.split(), "--client-column", "who"), "needs --partition natural, which in turn")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "er", "afcl"])
+def test_labels_are_words_and_clients_may_have_nothing(tmp_path, caplog, method):
+    """Dirichlet(0.01) among 20 leaves most without a row; labels are named in the order of the alphabet."""
+    own = {"data": table(tmp_path / "own", NAMES, NAMES), "num_tasks": 2, "labels_per_task": 2}
+    plan = experiment(method, **own, alpha=0.01).replace(num_clients=20).plan()
+    with caplog.at_level("INFO"):
+        enrollment = plan.participation()
+    assert plan.dataset.label_names == tuple(sorted(NAMES))
+    empty = sum("*" not in row for row in enrollment.table())
+    assert 10 < empty < 20
+    told = [line.message for line in caplog.records if "at all" in line.message]
+    assert told == [
+        f"data: {empty} of 20 clients have no examples at all; more --alpha or fewer clients give them some"
+    ]
+    rows = [row for own in plan.stream.tasks for task in own for row in (*task.train, *task.validation)]
+    assert len(rows) == len(set(rows)) == 80
 
 
 # -- runs ---------------------------------------------------------------------------------------------------------
@@ -274,21 +405,25 @@ class _Stopped(Exception):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path):
-    whole = experiment("lwf", output_dir=str(tmp_path / "whole"), alpha=0.3).run()
+@pytest.mark.parametrize("method", ["fedavg", "ewc", "lwf", "er", *CLOSED])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path, method):
+    chosen = experiment(method, alpha=0.3, runtime="in-process")
+    whole = chosen.replace(output_dir=str(tmp_path / "whole")).run()
     folder, save, calls = str(tmp_path / "stopped"), RunDirectory.save, []
+    stop = 3 if method in CLOSED else 5  # in the second task
 
     def failing(self, state):
         save(self, state)
         calls.append(state.task)
-        if len(calls) == 5:
+        if len(calls) == stop:
             raise _Stopped
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunDirectory, "save", failing)
         with pytest.raises(_Stopped):
-            experiment("lwf", output_dir=folder, alpha=0.3).run()
-    again = experiment("lwf", output_dir=folder, alpha=0.3, resume=True).run()
+            chosen.replace(output_dir=folder).run()
+    assert calls[-1] == 1
+    again = chosen.replace(output_dir=folder, resume=True).run()
     np.testing.assert_array_equal(again.scores, whole.scores)
     assert again.more["incremental"] == whole.more["incremental"]
     losses = [[event.get("loss") for event in each.events] for each in (again, whole)]
@@ -311,27 +446,40 @@ def test_the_model_that_is_taken_out_tells_all_classes_apart(tmp_path):
         assert np.mean(right) == pytest.approx(results.scores[0, -1, task], abs=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("method", "tolerance"), [("fedavg", 1e-4), ("afcl", 1e-6)])
-def test_a_worker_on_this_machine_gives_the_same(method, tolerance, tmp_path):
-    """Two builds of the same kernels: about 1e-6 after a round (docs/runtime.md), which Adam's steps let grow."""
-    here, there = (
-        shared_after(experiment(method, num_rounds=1, runtime=name, output_dir=str(tmp_path / name)))
-        for name in ("in-process", "local")
-    )
-    np.testing.assert_allclose(here, there, rtol=tolerance, atol=tolerance * np.abs(here).max())
+@pytest.fixture(name="two_workers", scope="module")
+def _two_workers():
+    with runtime.local(num_threads=1, num_workers=2) as entered:
+        yield entered
 
 
 @pytest.mark.slow
-def test_more_tasks_trace_nothing_more():
-    """How often the network's Python runs while tasks are learned does not depend on how many there are."""
+@pytest.mark.parametrize("method", ["fedavg", "ewc", "lwf", "er", *CLOSED])
+def test_a_worker_and_two_of_them_give_what_this_process_gives(tff_context, two_workers, method):
+    """About 1e-6 after a round (docs/runtime.md), which Adam lets grow: 1e-4; sums in closed form stay at 1e-6."""
+    chosen = experiment(method, num_rounds=1, num_clients=3)
+    here = shared_after(chosen.replace(runtime="in-process"))
+    tolerance = 1e-6 if method in CLOSED else 1e-4
+    for each in (tff_context, two_workers):
+        there = shared_after(chosen, tff.framework.get_context_stack().install(each.context))
+        np.testing.assert_allclose(here, there, rtol=tolerance, atol=tolerance * np.abs(here).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "of", "traced"),
+    [
+        *((method, Whole, "logits") for method in ("fedavg", "ewc", "lwf", "er")),
+        *((method, client_works.AnalyticWork, "features") for method in CLOSED),
+    ],
+)
+def test_more_tasks_trace_nothing_more(method, of, traced):
+    """How often the Python of the network, or of the features, runs does not depend on how many tasks there are."""
 
     def calls(num_tasks):
-        counted = []
-        logits = Whole.logits
+        counted, plain = [], getattr(of, traced)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Whole, "logits", lambda self, *args: counted.append(1) or logits(self, *args))
-            experiment("lwf", num_tasks=num_tasks, num_rounds=1, num_epochs=1).run()
+            patch.setattr(of, traced, lambda self, *args: counted.append(1) or plain(self, *args))
+            experiment(method, num_tasks=num_tasks, num_rounds=1, num_epochs=1, runtime="in-process").run()
         return len(counted)
 
     assert calls(2) == calls(3) > 0

@@ -11,15 +11,15 @@ import pytest
 from command_line import wrong
 from scipy import stats
 
-from tffcl import streams
+from tffcl import metrics, streams
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.flags import parse_run
-from tffcl.papers import benchmark, verify, workers
+from tffcl.papers import benchmark, tables, verify, workers
 from tffcl.papers.suites import SUITES, Entry, Suite
 
 SUITE = Suite("small", "a suite of tests", ("--data", "iris", "--num-rounds", "1"), (), ("--num-epochs", "1"),
-              {"finetune": Entry("fedavg", (), "McMahan et al., 2017"),
+              target=0.38, rows={"finetune": Entry("fedavg", (), "McMahan et al., 2017"),
                "prox": Entry("fedprox", ("--proximal", "0.1"), "Li et al., 2020", "0.1 of 0.01, 0.1, 1")})  # fmt: skip
 ACCURACY = {"finetune": {1: 0.25, 2: 0.35, 3: 0.33}, "prox": {1: 0.5, 2: 0.45, 3: 0.6}}
 
@@ -33,11 +33,13 @@ def finished(folder, average, rows=(0, 1, 2)):
     folder.mkdir(parents=True)
     row, _, seed = folder.name.rpartition("-seed")
     entry = SUITE.rows[row]
-    flags = [*SUITE.flags_of(row, True), *benchmark.seeded(seed)]
+    flags = [*SUITE.flags_of(row, True), *tables.seeded(seed)]
     config = {**parse_run(flags).config(), "data_fingerprint": "0123"}
     incremental = {
         "last_accuracy": average / 2, "average_incremental_accuracy": average, "forgetting": 0.1, "plasticity": 0.9,
         "worst_client_accuracy": 0.1, "seen_accuracy": [1.5 * average, average / 2],
+        "by_round": {"rounds": [1, 2], "accuracy": [average, 0.4], "bytes_up": [1e6, 4e6], "bytes_down": [0, 0]},
+        "memory": metrics.memory_figures([2e6, 4e6], [10, 30], 100),
     }  # fmt: skip
     results = {
         "method": entry.method,
@@ -46,6 +48,16 @@ def finished(folder, average, rows=(0, 1, 2)):
         "accuracy": [[[average]]],
     }
     event = {"event": "round", "task": 0, "round": 0, "training_seconds": {"cpu": 2.0, "wall": 3.0}}
+    card = {
+        "format": 1,
+        **record.makers(),
+        "method": entry.method,
+        "network": None,
+        "options": {},
+        "data": {},
+        "tasks": [],
+    }
+    (folder / "run.json").write_text(json.dumps(card))
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "history.jsonl").write_text(json.dumps(event) + "\n")
@@ -99,6 +111,28 @@ def test_a_leaderboard_has_means_intervals_and_paired_differences_of_all_seeds(r
         lines = list(csv.DictReader(file))
     found = [line["value"] for line in lines if (line["method"], line["measure"]) == ("prox", benchmark.AVERAGE)]
     assert list(map(float, found)) == [50.0, 45.0, 60.0]
+
+
+def test_a_row_tells_what_the_target_took_if_all_its_seeds_get_there(root, capsys):
+    """Of prox all are there at once; of finetune in the second round, at 0.4, but for seed 2."""
+    path = root / "finetune-seed2" / "results.json"
+    results = json.loads(path.read_text())
+    results["incremental"]["by_round"]["accuracy"][1] = 0.37
+    path.write_text(json.dumps(results))
+    rows = {row["name"]: row for row in made(root)["rows"]}
+    names = benchmark.ROUNDS_TO, benchmark.MB_TO
+    assert [rows["prox"]["mean"][name] for name in names] == [1.0, 1.0]
+    assert [rows["finetune"]["values"][name] for name in names] == [{"1": 2.0, "3": 2.0}, {"1": 4.0, "3": 4.0}]
+    for what in ("mean", "half_width", "difference"):
+        assert not set(names) & (set(rows["finetune"][what]) | set(rows["prox"]["difference"]))
+    cells = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| finetune")).split(" | ")
+    assert cells[7:9] == ["-", "-"]
+
+
+def test_memory_counts_what_a_client_remembers_in_bytes_and_as_examples(root):
+    row = made(root)["rows"][0]
+    assert row["mean"]["MB kept"] == pytest.approx((3e6 + 20 * 100) / 1e6)
+    assert row["mean"]["as examples"] == pytest.approx(30_020)
 
 
 def test_a_row_with_one_finished_seed_is_left_out(root):
@@ -173,6 +207,25 @@ def test_a_row_that_comes_out_alike_holds_and_its_largest_difference_is_told(roo
     assert "seed 2, average A_t %: 45 there, 45.5 here" in " ".join(strict[0].problems)
 
 
+def test_each_seed_says_what_code_it_was_run_with_and_verify_names_that(root, monkeypatch, caplog):
+    """Finished runs are used again: the code that writes the leaderboard need not be that of any run."""
+    path = root / "prox-seed2" / "run.json"
+    card = json.loads(path.read_text())
+    path.write_text(json.dumps({**card, "code": "0ther", "packages": {**card["packages"], "numpy": "0.1"}}))
+    rows = {row["name"]: row for row in made(root)["rows"]}
+    codes = {seed: made_with["code"] for seed, made_with in rows["prox"]["made_with"].items()}
+    assert codes == {"1": record.code_checksum(), "2": "0ther", "3": record.code_checksum()}
+    again(monkeypatch, ACCURACY)
+    with caplog.at_level("INFO"):
+        verify.Check().of(root, ["prox"])
+    told = [line.message for line in caplog.records if "made with" in line.message]
+    packages = record.makers()["packages"]
+    assert told == [
+        "prox, seed 1, 3: made with the same code and packages",
+        f"prox, seed 2: made with code 0ther, here {record.code_checksum()}; numpy 0.1, here {packages['numpy']}",
+    ]
+
+
 def digits_of(text):
     return [place.start() for place in re.finditer(r"\d", text)]
 
@@ -206,7 +259,7 @@ def test_a_row_sealed_anew_with_other_values_does_not_come_out(root, monkeypatch
     board = json.loads(file.read_text())
     row = board["rows"][0]
     row["values"][benchmark.AVERAGE]["1"] += 2.0
-    row.update(benchmark.statistics(row["values"], {}))
+    row.update(benchmark.statistics(row["values"], {}, 3))
     row["seal"] = benchmark.seal(row)
     file.write_text(json.dumps(board))
     checked, _ = verify.Check().of(file)

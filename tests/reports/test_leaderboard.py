@@ -18,6 +18,7 @@ def row(name, average, curve, paper="A & B, 2020"):
         "name": name, "method": "fedavg", "flags": ["--data", "digits", "--x", "<1>"], "own_flags": ["--x", "<1>"],
         "paper": paper, "chosen": "",
         "seeds": ["1", "2"], "seal": "0123456789abcdef", "curves": {"1": curve, "2": curve},
+        "made_with": {"1": {"code": "c0de1"}, "2": {"code": "c0de2"}},
         "values": {"A_T %": {"1": 50.0, "2": 52.0}},
         "mean": {"A_T %": 51.0, "MB up": 0.25, **({} if average is None else {"average A_t %": average})},
         "half_width": {"A_T %": 12.7, "MB up": 0.0, **({} if average is None else {"average A_t %": 1.25})},
@@ -27,7 +28,7 @@ def row(name, average, curve, paper="A & B, 2020"):
 
 BOARD = {
     "format": 1, "suite": "digits", "quick": True, "about": "of <tests>", "flags": ["--data", "digits"], "streams": {},
-    "tffcl": "0", "code": "c", "python": "3", "packages": {"numpy": "1"}, "against": "finetune",
+    "tffcl": "0", "code": "c", "python": "3", "packages": {"numpy": "1"}, "against": "finetune", "target": 0.6,
     "measures": ["A_T %", "average A_t %", "forgotten %", "MB up"],
     "rows": [row("finetune", 60.0, [0.9, 0.5]), row("<lwf>", 64.5, [0.95, 0.6]), row("joint", None, [0.9])],
 }  # fmt: skip
@@ -78,6 +79,7 @@ def test_the_page_loads_nothing_and_its_policy_names_the_one_script_in_it():
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{allowed}'" in text
+    assert "c0de1, c0de2" in text
     assert "<tests>" not in text
     assert "<1>" not in text
 

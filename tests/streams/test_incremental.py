@@ -117,6 +117,31 @@ def test_a_client_that_has_nothing_between_two_tasks_is_away():
     assert streams.participation(stream).name == "full"
 
 
+@pytest.mark.parametrize("split", ["class", "data"])
+def test_natural_parts_are_whose_the_rows_are(split):
+    clients = np.random.default_rng(0).choice(["zoe", "ann", "bob"], len(LABELS), p=[0.6, 0.3, 0.1])
+    build = {"class": streams.class_incremental, "data": streams.data_incremental}[split]
+    stream = build(LABELS, TEST_LABELS, num_clients=3, num_tasks=3, partition="natural", clients=clients)
+    for own, name in zip(stream.tasks, ("ann", "bob", "zoe")):
+        assert {str(clients[row]) for task in own for row in rows_of(task)} == {name}
+    rows = [row for own in stream.tasks for task in own for row in rows_of(task)]
+    assert len(rows) == len(set(rows)) == np.isin(LABELS, streams.seen_classes(stream)[-1]).sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs the client of each training example, and the data have none"),
+        ({"clients": ["a", "b"]}, "needs the client of each training example"),
+        ({"clients": ["a", "b"] * 300}, "the data name 2 clients, expected 4: ask for num_clients=2"),
+        ({"clients": list("abcd") * 150, "enrollment": streams.Enrollment.scattered(4, 3)}, "leave the enrolment out"),
+    ],
+)
+def test_natural_parts_without_owners_are_refused(options, message):
+    with pytest.raises(StreamError, match=message):
+        made(partition="natural", **options)
+
+
 def test_rows_are_divided_among_those_who_are_enrolled():
     table = streams.Enrollment.from_table(["***", "x**", "*oo", "**o"])
     stream = made(enrollment=table)
@@ -138,10 +163,13 @@ def test_data_incremental_has_all_classes_and_no_row_twice():
     ("options", "message"),
     [
         ({"num_tasks": 4}, "4 tasks with 2 new classes each need 8 classes, and 7 can be had: ask for fewer"),
-        ({"partition": "even"}, "partition must be one of equal, dirichlet, shards, quantity; got 'even'"),
+        ({"partition": "even"}, "partition must be one of equal, dirichlet, shards, quantity, natural; got 'even'"),
         ({"alpha": 0}, "alpha must be a number above 0; got 0"),
         ({"alpha": float("nan")}, "alpha must be a number above 0"),
-        ({"label_names": [*"abcdefg", "nobody"], "num_tasks": 4}, r"label 7 \(nobody\) lack training or test examples"),
+        (
+            {"label_names": [*"abcdefg", "nobody"], "num_tasks": 4},
+            r"without training or test examples: label 7 \(nobody\)",
+        ),
         ({"enrollment": streams.Enrollment.scattered(4, 2)}, "expected 4 x 3"),
         ({"num_clients": 1, "enrollment": streams.Enrollment.from_table(["*oo"])}, "task 1: nobody is enrolled"),
     ],

@@ -6,6 +6,7 @@ from .arrays import from_arrays as from_arrays
 from .arrays import from_frames as from_frames
 from .arrays import join_vectors as join_vectors
 from .arrays import load_arrays as load_arrays
+from .arrays import with_features as with_features
 from .binary import BinaryDataset as BinaryDataset
 from .binary import binarise as binarise
 from .binary import binarise_stochastic as binarise_stochastic

@@ -67,6 +67,7 @@ class ArrayDataset:
       label_names: the label space, in the order of the ids.
       columns: names of the D columns of a table; empty for none.
       centre / scale: float32 [D] or [1]: what stands here of a raw value is (value - centre) / scale.
+      train_clients: whose each training example is, text [N]; None where nothing says.
     """
 
     name: str
@@ -78,6 +79,7 @@ class ArrayDataset:
     columns: tuple[str, ...] = ()
     centre: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1, np.float32))
     scale: np.ndarray = dataclasses.field(default_factory=lambda: np.ones(1, np.float32))
+    train_clients: Optional[np.ndarray] = None
     kind = "vector"
 
     def __post_init__(self) -> None:
@@ -267,6 +269,61 @@ def as_arrays(data: Any) -> ArrayDataset:
     return ArrayDataset(data.name, train, data.train_labels, test, data.test_labels, data.label_names)
 
 
+def with_features(data: Any, path: PathLike) -> ArrayDataset:
+    """A data set whose examples are features from elsewhere, in the place of texts, images or numbers.
+
+    Shown in docs/methods.md.
+
+    Args:
+      data: what has the labels, one of each example.
+      path: an .npz file with `train` `[N, d]` and `test` `[M, d]`, or a Keras model (.keras) that gives `[N, d]` of
+        images `[N, h, w, 1]` in [0, 1] or of rows of numbers. Neither can run code.
+
+    Raises:
+      DatasetError: a file that is neither, other numbers of rows than the data have, or other widths.
+    """
+    path = pathlib.Path(path)
+    if path.suffix == ".npz":
+        parts = _read_npz(path, ("train", "test"))
+    elif path.suffix == ".keras":
+        parts = _through_model(path, data)
+    else:
+        raise DatasetError(f"{path}: features come from an .npz file, or from a Keras model in a file .keras")
+    for name, part, labels in zip(("train", "test"), parts, (data.train_labels, data.test_labels)):
+        if np.ndim(part) != 2 or len(part) != len(labels):
+            raise DatasetError(
+                f"{path}: {name} has shape {list(np.shape(part))}; expected [{len(labels)}, d], a row of features for "
+                f"each {name} example of {data.name}"
+            )
+    train, test = parts
+    name = f"{data.name}+{path.stem}"
+    clients = getattr(data, "train_clients", None)
+    made = ArrayDataset(name, train, data.train_labels, test, data.test_labels, tuple(data.label_names))
+    return dataclasses.replace(made, train_clients=clients)
+
+
+def _through_model(path: pathlib.Path, data: Any) -> list[np.ndarray]:
+    """What a model gives of the training and the test examples, float32."""
+    if isinstance(data, ImageDataset):
+        examples = [x[..., None] / np.float32(data.max_value) for x in (data.train_images, data.test_images)]
+    elif hasattr(data, "train_x"):
+        examples = [np.asarray(x, np.float32) for x in (data.train_x, data.test_x)]
+    else:
+        raise DatasetError(
+            f"{path}: a model gives features of images or numbers, and {data.name} is neither; take .npz"
+        )
+    with storage.open_regular(path, "a Keras model", error=DatasetError):
+        pass
+    import tensorflow as tf
+
+    try:
+        model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
+        return [np.asarray(model.predict(x, batch_size=256, verbose=0)) for x in examples]
+    except Exception as error:  # whatever Keras, or a layer, raises
+        line = str(error).strip().partition("\n")[0]
+        raise DatasetError(f"{path}: gives no features of {data.name} ({type(error).__name__}: {line})") from error
+
+
 def from_arrays(
     train_x: Any,
     train_y: Any,
@@ -348,7 +405,7 @@ def _scaled(
     return dataclasses.replace(made, train_x=train, test_x=test, columns=tuple(columns), **known)
 
 
-def load_arrays(name_or_path: str, *, label_column: str = "label") -> ArrayDataset:
+def load_arrays(name_or_path: str, *, label_column: str = "label", client_column: Optional[str] = None) -> ArrayDataset:
     """Tables of numbers: `iris`, `wine`, `breast-cancer` (scikit-learn's), .npz, .csv or .tsv files, or a folder.
 
     >>> load_arrays("iris").label_names
@@ -359,10 +416,13 @@ def load_arrays(name_or_path: str, *, label_column: str = "label") -> ArrayDatas
         `test_x`, `test_y`; a table in CSV or TSV, with a first line of names and a column `label`, of which every fifth
         row of each label is for testing; or a folder with the tables train.* and test.*.
       label_column: what tables call the column of labels.
+      client_column: that which says whose a row is; None for none. It is no feature.
 
     Raises:
       DatasetError: no such data, or malformed ones.
     """
+    if client_column is not None and (name_or_path in _SHIPPED or name_or_path.endswith(".npz")):
+        raise DatasetError(f"{name_or_path}: no table, and so no column {client_column!r} that names clients")
     if name_or_path in _SHIPPED:
         from sklearn import datasets as sklearn_datasets
 
@@ -379,9 +439,19 @@ def load_arrays(name_or_path: str, *, label_column: str = "label") -> ArrayDatas
         if label_column not in table:
             raise DatasetError(f"{path}: has no column {label_column!r}, only {', '.join(map(str, table.columns))}")
         tested = tested_rows(table[label_column].tolist(), path)
-        return from_frames(table[~tested], table[tested], label=label_column, name=path.stem)
-    train, test = map(_table, raw_files.train_and_test(path, (".csv", ".tsv")))
-    return from_frames(train, test, label=label_column, name=path.resolve().name)
+        train, test, name = table[~tested], table[tested], path.stem
+    else:
+        train, test = map(_table, raw_files.train_and_test(path, (".csv", ".tsv")))
+        name = path.resolve().name
+    if client_column is None:
+        return from_frames(train, test, label=label_column, name=name)
+    if client_column not in train or client_column == label_column:
+        raise DatasetError(f"{path}: has no column {client_column!r} of clients, only {', '.join(map(str, train))}")
+    if train[client_column].isna().any():
+        raise DatasetError(f"{path}: a training row has no client in the column {client_column!r}")
+    clients = read_only(train[client_column].astype(str).to_numpy(str))
+    train, test = (part.drop(columns=client_column, errors="ignore") for part in (train, test))
+    return dataclasses.replace(from_frames(train, test, label=label_column, name=name), train_clients=clients)
 
 
 def _table(path: pathlib.Path) -> pd.DataFrame:
@@ -395,6 +465,11 @@ def _table(path: pathlib.Path) -> pd.DataFrame:
 
 
 def _npz(path: pathlib.Path) -> ArrayDataset:
+    return from_arrays(*_read_npz(path, _ARRAYS), name=path.stem)
+
+
+def _read_npz(path: pathlib.Path, names: Sequence[str]) -> list[np.ndarray]:
+    """The arrays of these names, never a pickle."""
     with storage.open_regular(path, "an .npz file of arrays", error=DatasetError) as file:
         try:
             archive = np.load(file, allow_pickle=False)
@@ -403,10 +478,10 @@ def _npz(path: pathlib.Path) -> ArrayDataset:
             size = sum(member.file_size for member in archive.zip.infolist())
             if size > storage.MAX_BYTES:
                 raise ValueError(f"{size} bytes of arrays; at most {storage.MAX_BYTES} are read")
-            arrays = {name: archive[name] for name in _ARRAYS if name in archive}
+            arrays = {name: archive[name] for name in names if name in archive}
         except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
             raise DatasetError(f"{path}: no .npz file of arrays ({error})") from error
-    missing = [name for name in _ARRAYS if name not in arrays]
+    missing = [name for name in names if name not in arrays]
     if missing:
         raise DatasetError(f"{path}: has no array {missing[0]!r}, only {', '.join(archive.files)}")
-    return from_arrays(*arrays.values(), name=path.stem)
+    return list(arrays.values())

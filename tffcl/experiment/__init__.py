@@ -76,7 +76,7 @@ class Experiment:
         named = {"method": registry.reference_of(method), "data": data, "network": network}
         for name, value in (("named", named), ("method", chosen), ("data", data)):
             object.__setattr__(self, name, value)
-        kind = loading.kind_of(chosen, data, network, options.get("text_column"))
+        kind = loading.kind_of(chosen, data, network, options.get("text_column"), options.get("features"))
         for name, value in (
             ("kind", kind),
             ("network", network_of(network, chosen, kind)),
@@ -142,7 +142,7 @@ class Experiment:
             )
         if self.scenario == "domains" and isinstance(self.data, str):
             loading.check_domains(self.data, self.domains)
-        for name in ("text_column", "label_column"):
+        for name in ("text_column", "label_column", "client_column"):
             if self.given.get(name, self.defaults.get(name)) != self.defaults.get(name) and not loading.is_table(
                 self.data
             ):
@@ -152,6 +152,11 @@ class Experiment:
 
     def _check_growing(self) -> None:
         """Raises OptionError for what cannot go with one head over all classes seen."""
+        natural, named = self.partition == "natural", self.client_column is not None
+        if (named and not natural) or (natural and not named and isinstance(self.data, str)):
+            raise OptionError(
+                "client_column", "needs --partition natural, which in turn needs this column of a table of numbers"
+            )
         if self.kind == "binary":
             raise OptionError("scenario", f"{self.scenario} has classes, and here a density is learned, without any")
         if self.method.by_task:
@@ -292,7 +297,9 @@ class Experiment:
         if self.network is None:
             return None
         try:
-            usual = network_of(None, self.method, loading.kind_of(self.method, self.data, None, self.text_column))
+            usual = network_of(
+                None, self.method, loading.kind_of(self.method, self.data, None, self.text_column, self.features)
+            )
         except InputError:  # only with this network does the method take such data
             usual = None
         return None if usual is not None and usual.name == self.network.name else self.network.name

@@ -30,8 +30,9 @@ SCENARIOS = Registry(
 SCENARIO_SUPPLIED = ("train_labels", "test_labels", "num_clients", "num_tasks", "seed", "label_names")
 _BY_LABEL = ("non-iid", "sequence", "mixed", "class-incremental")  # scenarios in which tasks differ in their labels
 _OF_LABELS = (*_BY_LABEL, "data-incremental")
-# The names of `tffcl.streams.PARTITIONS`, and how they stand in a run's name.
-_SKEWS = {"equal": "", "dirichlet": "+dirichlet{:g}", "shards": "+shards", "quantity": "+quantity{:g}"}
+# The names of `tffcl.streams.PARTITIONS` and `natural`, and how they stand in a run's name.
+_SKEWS = {"equal": "", "dirichlet": "+dirichlet{:g}", "shards": "+shards", "quantity": "+quantity{:g}",
+          "natural": "+natural"}  # fmt: skip
 DOMAINS = ("rotations", "permutations", "mild", "classes")
 ENROLLMENTS = ("full", "decreasing", "increasing", "scattered")
 Assigned = tuple[tuple[tuple[str, ...], ...], ...]  # [client][task][label]
@@ -54,6 +55,15 @@ class Data(Options):
         "text", "The column, or key, of texts in a table of your own.", metavar="NAME", recorded=False, only=("text",)
     )
     label_column: str = option("label", "That of labels.", metavar="NAME", recorded=False, only=("text", "vector"))
+    client_column: Optional[str] = option(
+        None, "That which says whose a row is, for --partition natural.", metavar="NAME", recorded=False,
+        only=("vector",),
+    )  # fmt: skip
+    features: Optional[str] = option(
+        None, "What stands in the place of the examples: an .npz file with arrays `train` and `test`, a row of numbers "
+        "for each training and test example, or a Keras model (.keras) whose output that is, of images or rows of "
+        "numbers.", metavar="FILE", recorded=False,
+    )  # fmt: skip
     embeddings: Optional[str] = option(
         None, "Word vectors: a word2vec or GloVe file, 'glove-50' (the extra `glove`), a name that "
         "gensim.downloader knows, or 'own' to train them on the clients' text; none for the data folder's glove/*.bin, "
@@ -124,7 +134,8 @@ class Stream(Options):
     )  # fmt: skip
     partition: str = option(
         "equal", "How the rows of a task are divided over clients: in equal parts, by shares of each class from a "
-        "Dirichlet distribution, two shards of sorted rows each, or by shares of all classes alike (quantity).",
+        "Dirichlet distribution, two shards of sorted rows each, by shares of all classes alike (quantity), or as "
+        "--client-column says (natural).",
         choices=tuple(_SKEWS), only=GROWING,
         mark=lambda stream: _SKEWS[stream.partition].format(stream.alpha),
     )  # fmt: skip

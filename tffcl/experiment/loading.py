@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_TABLE_BYTES = 1 << 22  # 1,000 clients in 2,000 tasks
-_MOST_CLIENTS = 10  # whose tasks or enrolment are printed
+_LABEL_BYTES = 4
+MOST_CLIENTS = 10  # whose tasks or enrolment are printed
 
 KINDS = ("text", "image", "vector", "binary")
 TEXTS = ("trec6", "trec50", "r8", "tmn", "subj", "sample")
@@ -55,19 +56,24 @@ _ALSO = {
 _USUAL_DATA = {"fedseit": "text", "confedmade": "binary", "fil-ver": "image"}
 
 
-def kind_of(method: Method, data: Any, network: Any = None, text_column: Optional[str] = None) -> str:
+def kind_of(
+    method: Method, data: Any, network: Any = None, text_column: Optional[str] = None, features: Optional[str] = None
+) -> str:
     """The kind of data that a method has of `data` (see `Experiment`), with a network.
 
-    `text_column` is that of tables; None for "text".
+    `text_column` is that of tables; None for "text". With a file of `features` all data are vectors.
 
     Raises:
       InputError: the method or the network cannot learn from such data; the message says what is missing.
     """
+    if features is not None and data is None:
+        raise OptionError("features", "are of the examples of a data set, which --data has to name")
     if data is None:
         usual = _USUAL_DATA.get(method.schedule or "", "text" if LABELS in method.learns else "binary")
         natural, name = usual, f"the default data of {method.name}"
     else:
-        natural, name = natural_kind(data, text_column), name_of(data) or "the data"
+        natural = "vector" if features is not None else natural_kind(data, text_column)
+        name = name_of(data) or "the data"
     part = None if network is None or method.own_network else network_of(network, method, natural)
     takes = tuple(kind for kind in method.kinds if part is None or kind in part.kinds)
     for kind in _ALSO[natural]:
@@ -86,6 +92,14 @@ def check_domains(name: str, domains: str) -> None:
         raise OptionError("domains", f"classes needs the data {' or '.join(CLASSES)}, found {name}")
     if name in PAIRS and domains != "classes":
         raise OptionError("domains", f"the data {name} have classes, found {domains}")
+
+
+def example_bytes(data: Any) -> float:
+    """Bytes of a raw training example with its label, the mean: pixels, numbers, or ids of words as they are held."""
+    parts = ("train_tokens", "train_images", "train_x")
+    kept = next(getattr(data, name) for name in parts if hasattr(data, name))
+    values = kept.values if isinstance(kept, datasets.RaggedTokens) else kept
+    return float(values.nbytes / len(data.train_labels) + _LABEL_BYTES)
 
 
 def usual_names(method: Method, kind: str) -> tuple[str, ...]:
@@ -233,6 +247,13 @@ def load(experiment: Experiment) -> Any:
         own = own_options(data)
         data = loaded(data, None if own is None else experiment.groups[own])
         natural_kind(data)  # says what it should be
+    if experiment.features is not None:
+        return datasets.with_features(_load(experiment, data, natural_kind(data)), experiment.features)
+    return _load(experiment, data, kind)
+
+
+def _load(experiment: Experiment, data: Any, kind: str) -> Any:
+    """As a data set of a kind."""
     if kind == "text":
         parts = [_texts(experiment, part) for part in union_of(data) or (data,)]
         return parts[0] if len(parts) == 1 else datasets.join_texts(parts)
@@ -244,7 +265,9 @@ def load(experiment: Experiment) -> Any:
         if isinstance(data, str) and NAMES.get(data) == "image":
             data = datasets.load_images(data, experiment.data_dir)
         elif isinstance(data, str):
-            return datasets.load_arrays(data, label_column=experiment.label_column)
+            return datasets.load_arrays(
+                data, label_column=experiment.label_column, client_column=experiment.client_column
+            )
         return datasets.as_arrays(data)
     return data
 
@@ -448,7 +471,7 @@ def _sequence(experiment: Experiment, dataset: Any, labels: Sequence[Any], num_c
             same_order=experiment.same_order,
             **common,
         )
-    for client, tasks in enumerate(task_names(stream, dataset.label_names)[:_MOST_CLIENTS]):
+    for client, tasks in enumerate(task_names(stream, dataset.label_names)[:MOST_CLIENTS]):
         logger.info("tasks of client %d: %s", client + 1, ", ".join(tasks))
     return stream
 
@@ -461,6 +484,7 @@ def _growing(
         "num_clients": num_clients, "num_tasks": experiment.num_tasks, "partition": experiment.partition,
         "alpha": experiment.alpha, "enrollment": enrollment if enrollment.num_clients == num_clients else None,
         "seed": experiment.split_seed, "label_names": dataset.label_names, **_held_out(experiment),
+        "clients": getattr(dataset, "train_clients", None),
     }  # fmt: skip
     if experiment.scenario == "data-incremental":
         return streams.data_incremental(*labels, **common)
@@ -469,7 +493,7 @@ def _growing(
     )
     logger.info("tasks: %s", "; ".join(task_names(stream, dataset.label_names)[0]))
     counts = streams.class_counts(stream, labels[0], len(dataset.label_names))
-    for client, row in enumerate(counts[:_MOST_CLIENTS].tolist()):
+    for client, row in enumerate(counts[:MOST_CLIENTS].tolist()):
         shown = ", ".join(f"{dataset.label_names[label]} {count}" for label, count in enumerate(row) if count)
         logger.info("examples of client %d: %s", client + 1, shown or "none")
     return stream
@@ -516,7 +540,7 @@ def enrollment_of(experiment: Experiment) -> streams.Enrollment:
         enrollment = streams.Enrollment.from_table(rows, num_clients=clients, num_tasks=tasks, name=path.stem)
     except StreamError as error:
         raise StreamError(f"{path}: {error}") from error
-    for client, row in enumerate(enrollment.table()[:_MOST_CLIENTS]):
+    for client, row in enumerate(enrollment.table()[:MOST_CLIENTS]):
         logger.info("enrolment of client %d: %s", client + 1, row)
     return enrollment
 

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -27,6 +27,7 @@ from tffcl.models.network import with_label_mask
 from tffcl.options import OptionError
 from tffcl.program import cohorts
 from tffcl.program.client_data import ArrayData, EvaluatedOnValidation, scaled
+from tffcl.program.events import accuracy_by_round
 from tffcl.program.reporters import default_reporters
 from tffcl.program.results import Results
 from tffcl.program.state import RunState
@@ -402,15 +403,14 @@ class Plan:
         found = streams.participation(
             self.data.stream if self.experiment.evaluate_on == "test" else self.data.data.stream
         )
-        for client, row in enumerate(found.table()):
-            if "*" not in row:
-                logger.warning(
-                    "data: client %d has no examples at all; more --alpha or fewer clients give it some", client + 1
-                )
-            elif set(row) != {"*"}:
-                logger.info(
-                    "data: client %d has no examples in some tasks and takes no part there: %s", client + 1, row
-                )
+        rows = [set(row) for row in found.table()]
+        nothing = [client + 1 for client, row in enumerate(rows) if "*" not in row]
+        some = [client + 1 for client, row in enumerate(rows) if len(row) > 1 and "*" in row]
+        if nothing:
+            which = _clients(nothing, len(rows))
+            logger.warning("data: %s no examples at all; more --alpha or fewer clients give them some", which)
+        if some:
+            logger.info("data: %s no examples in some tasks, and no part in these", _clients(some, len(rows)))
         return None if found.name == "full" else found
 
     def _begin(self, process: ContinualProcess) -> Any:
@@ -434,8 +434,9 @@ class Plan:
         """Figures of `results.json` that the driver does not have.
 
         memory: see `frozen.memory_of`; pretraining_accuracy: on task 1, before the run; others: see
-        `_of_original_tasks`, `densities.finish`, with one growing head `tffcl.metrics.incremental_figures` (under
-        `incremental`) and, in the scenario `mixed`, `transfers.selection_shares`.
+        `_of_original_tasks`, `densities.finish` and, in the scenario `mixed`, `transfers.selection_shares`.
+        incremental, with one growing head: `metrics.incremental_figures`, `by_round` (`accuracy_by_round`) and `memory`
+        (`metrics.memory_figures`).
         """
         more: dict[str, Any] = {}
         if self.method.schedule == "fil-ver" and self.method.own_network:
@@ -447,13 +448,32 @@ class Plan:
             more.update(self._of_original_tasks(process, state))
             by_task = np.array(more.get("accuracy_by_task"), float)
         if self.growing:
-            more["incremental"] = metrics.incremental_figures(by_task, *self._examples_by_task())
+            tests, owned = self._examples_by_task()
+            pooled = self.method.pool in ("clients", "all")
+            more["incremental"] = {
+                **metrics.incremental_figures(by_task, tests, owned),
+                "by_round": accuracy_by_round(results.events, tests.tolist(), self.num_rounds, pooled),
+                "memory": self._memory(state, owned),
+            }
         if self.experiment.scenario == "mixed" and process.num_foreign:
             named = self.stream.named_labels(self.dataset.label_names)
             more.update(transfers.selection_shares(named, state.base.entries, state.selections))
         if isinstance(getattr(process.work, "network", None), MADENetwork) and len(state.store):
             more.update(densities.finish(self, process, state, folder))
         return more
+
+    def _memory(self, state: RunState, owned: np.ndarray) -> dict[str, float]:
+        """`metrics.memory_figures` at the end; where all data are in one place, of that."""
+        states = [state.store.num_bytes(client) for client in range(len(state.store))]
+        if self.method.pool == "memory":
+            per_class = self.method.remembered(self)
+            counts = streams.class_counts(self.stream, self.dataset.train_labels, len(self.dataset.label_names))
+            examples = np.minimum(counts, per_class).sum(axis=1)
+        else:
+            examples = owned.sum(axis=1) * (self.method.pool != "none")
+        if self.method.pool == "all":
+            examples = examples.sum(keepdims=True)
+        return metrics.memory_figures(states, examples, loading.example_bytes(self.dataset))
 
     def _examples_by_task(self) -> tuple[np.ndarray, np.ndarray]:
         """Test examples of each task, int [T], and training examples of each client and task, int [C, T]."""
@@ -489,3 +509,14 @@ class Plan:
         accuracies = [float(right / count) if count else None for right, count in np.sum(counted, axis=0)]
         known = [each for each in accuracies if each is not None]
         return {"accuracy_by_task": [accuracies], "average_accuracy_by_task": float(np.mean(known)) if known else None}
+
+
+def _clients(numbers: Sequence[int], of: int) -> str:
+    """Which clients have something: "clients 2, 4 have", or how many where they are many.
+
+    >>> _clients([2], 5), _clients(range(1, 21), 30)
+    ('client 2 has', '20 of 30 clients have')
+    """
+    if len(numbers) > loading.MOST_CLIENTS:
+        return f"{len(numbers)} of {of} clients have"
+    return f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} {'have' if len(numbers) > 1 else 'has'}"

@@ -66,10 +66,7 @@ def write(plan: Plan, process: Optional[ContinualProcess], folder: pathlib.Path)
         folder / NAME,
         {
             "format": FORMAT,
-            "tffcl": tffcl.__version__,
-            "code": code_checksum(),
-            "python": platform.python_version(),
-            "packages": versions(),
+            **makers(),
             "method": method if isinstance(method, str) else None,
             "network": network if isinstance(network, (str, type(None))) else f"a {type(network).__name__}",
             "options": _options(experiment),
@@ -166,9 +163,20 @@ def code_checksum() -> str:
     return total.hexdigest()[:16]
 
 
-def versions() -> dict[str, Optional[str]]:
-    """The versions of the packages that figures rest on."""
-    return {name: _version(name) for name in _PACKAGES}
+def makers() -> dict[str, Any]:
+    """What figures rest on here: version and code of tffcl, Python, packages."""
+    return {
+        "tffcl": tffcl.__version__,
+        "code": code_checksum(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def made_with(folder: pathlib.Path) -> dict[str, Any]:
+    """The `makers` of a run, where it began."""
+    card = read(folder)
+    return {name: card.get(name) for name in makers()}
 
 
 def _version(package: str) -> Optional[str]:

@@ -19,7 +19,9 @@ from .scores import incremental_figures as incremental_figures
 from .scores import learning_accuracy as learning_accuracy
 from .scores import mean_of_known as mean_of_known
 from .scores import mean_score as mean_score
+from .scores import memory_figures as memory_figures
 from .scores import new_task_nll as new_task_nll
+from .scores import reached as reached
 from .scores import score_tensor as score_tensor
 from .scores import shown_score as shown_score
 from .scores import sparse_bytes as sparse_bytes

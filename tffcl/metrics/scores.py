@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -323,6 +323,46 @@ def incremental_figures(
         "forgetting": forgetting(accuracy) if whole else float("nan"),
         "plasticity": float(np.mean(np.diagonal(accuracy))) if whole else float("nan"),
         "worst_client_accuracy": float((held @ accuracy[-1] / held.sum(axis=1)).min()),
+    }
+
+
+def reached(by_round: Mapping[str, Sequence[float]], target: float) -> Optional[dict[str, float]]:
+    """The first evaluated round after which accuracy is at least `target`; None where it never is.
+
+    >>> by_round = {"rounds": [2, 4], "accuracy": [0.3, 0.5], "bytes_up": [100, 200], "bytes_down": [90, 180]}
+    >>> reached(by_round, 0.4)["bytes_up"], reached(by_round, 0.6)
+    (200, None)
+
+    Args:
+      by_round: `by_round` of the `incremental` of results.json: `rounds`, `accuracy` 0 .. 1, `bytes_up`, `bytes_down`.
+      target: accuracy on the test examples of all classes of the stream, 0 .. 1.
+    """
+    place = next((place for place, value in enumerate(by_round["accuracy"]) if value >= target), None)
+    return None if place is None else {name: values[place] for name, values in by_round.items()}
+
+
+def memory_figures(state_bytes: ArrayLike, examples: ArrayLike, example_bytes: float) -> dict[str, float]:
+    """What clients hold between tasks, in bytes, and as how many raw examples would take as much.
+
+    >>> memory_figures([1000, 3000], [10, 0], 100.0)
+    {'client_bytes': 2500.0, 'client_examples': 5.0, 'example_bytes': 100.0, 'as_examples': 25.0}
+
+    Args:
+      state_bytes: int [C], of each client's state.
+      examples: int [C], raw examples that each client remembers.
+      example_bytes: of a raw example with its label, the mean.
+
+    Returns:
+      Means over clients: `client_bytes`, states and remembered examples; `client_examples`; `as_examples`,
+      client_bytes / example_bytes.
+    """
+    states, remembered = np.asarray(state_bytes, np.float64), np.asarray(examples, np.float64)
+    held = float((states + remembered * example_bytes).mean())
+    return {
+        "client_bytes": held,
+        "client_examples": float(remembered.mean()),
+        "example_bytes": float(example_bytes),
+        "as_examples": held / example_bytes,
     }
 
 

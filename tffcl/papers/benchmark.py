@@ -12,30 +12,52 @@ import itertools
 import json
 import logging
 import pathlib
-import platform
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import click
 import numpy as np
 
-import tffcl
-from tffcl import reports, storage
+from tffcl import metrics, reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.papers import tables, workers
 from tffcl.papers.suites import Suite
-from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_kept, megabytes_up, write_table
+from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_up, seeded, write_table
 from tffcl.papers.workers import Run
 from tffcl.reports import leaderboard, run_files
-from tffcl.reports.tables import half_width, incremental
+from tffcl.reports.tables import FIGURES, half_width, incremental
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
 NAME = "leaderboard.json"
-FINAL, AVERAGE = "A_T %", "average A_t %"
+AVERAGE = FIGURES["average_incremental_accuracy"]
 CPU = "CPU s"  # which no two machines have alike
+ROUNDS_TO, MB_TO = "rounds to target", "MB up to target"  # they turn on a single example
+
+
+def _kept(folder: pathlib.Path) -> Optional[float]:
+    """MB that a client holds at the end, its state and the raw examples that it remembers; the mean over clients."""
+    memory = incremental(reports.load_results(folder), "memory")
+    return None if memory is None else memory["client_bytes"] / 1e6
+
+
+def _as_examples(folder: pathlib.Path) -> Optional[float]:
+    """As many raw examples take as much."""
+    memory = incremental(reports.load_results(folder), "memory")
+    return None if memory is None else memory["as_examples"]
+
+
+def _reached(name: str, target: float, unit: float) -> Measure:
+    """What it took to the suite's target; None where a run never gets there."""
+
+    def measure(folder: pathlib.Path) -> Optional[float]:
+        by_round = incremental(reports.load_results(folder), "by_round")
+        found = None if by_round is None else metrics.reached(by_round, target)
+        return None if found is None else found[name] / unit
+
+    return measure
 
 
 def _cpu_seconds(folder: pathlib.Path) -> float:
@@ -44,16 +66,17 @@ def _cpu_seconds(folder: pathlib.Path) -> float:
     return float(sum(event["training_seconds"]["cpu"] for event in rounds))
 
 
-MEASURES: dict[str, tuple[Measure, int]] = {
-    FINAL: (tables.incremental("last_accuracy"), 1),
-    AVERAGE: (tables.incremental("average_incremental_accuracy"), 1),
-    "forgotten %": (tables.incremental("forgetting"), 1),
-    "plasticity %": (tables.incremental("plasticity"), 1),
-    "worst client %": (tables.incremental("worst_client_accuracy"), 1),
-    "MB up": (megabytes_up, 2),
-    "MB kept": (megabytes_kept, 2),
-    CPU: (_cpu_seconds, 1),
-}
+def measures_of(target: float) -> dict[str, tuple[Measure, int]]:
+    """Of a leaderboard whose suite has this target."""
+    return {
+        **{called: (tables.incremental(name), 1) for name, called in FIGURES.items()},
+        "MB up": (megabytes_up, 2),
+        ROUNDS_TO: (_reached("rounds", target, 1.0), 1),
+        MB_TO: (_reached("bytes_up", target, 1e6), 2),
+        "MB kept": (_kept, 2),
+        "as examples": (_as_examples, 1),
+        CPU: (_cpu_seconds, 1),
+    }
 
 
 def table_of(suite: Suite, quick: bool) -> Table:
@@ -62,7 +85,7 @@ def table_of(suite: Suite, quick: bool) -> Table:
     rows = [
         Row(name, (name,), suite.flags_of(name, quick), control="" if name == first else first) for name in suite.rows
     ]
-    return Table(("method",), MEASURES, (), tuple(rows), compared={AVERAGE: f"over {first}"})
+    return Table(("method",), measures_of(suite.target), (), tuple(rows), compared={AVERAGE: f"over {first}"})
 
 
 def benchmark(
@@ -124,11 +147,6 @@ def benchmark(
         raise RunError(f"{len(failures)} of {total} runs failed; the first: {failures[0]}")
 
 
-def seeded(seed: object) -> tuple[str, ...]:
-    """Flags of a seed: of the order of classes, of who has which rows, and of all that is drawn."""
-    return ("--seed", str(seed), "--split-seed", str(seed))
-
-
 def board_of(suite: Suite, quick: bool, table: Table, found: Found, values: Values) -> dict[str, Any]:
     """What leaderboard.json holds.
 
@@ -150,10 +168,8 @@ def board_of(suite: Suite, quick: bool, table: Table, found: Found, values: Valu
         "about": suite.about,
         "flags": [*suite.flags, *suite.network, *(suite.quick if quick else ())],
         "streams": streams,
-        "tffcl": tffcl.__version__,
-        "code": record.code_checksum(),
-        "python": platform.python_version(),
-        "packages": record.versions(),
+        **record.makers(),
+        "target": suite.target,
         "measures": list(table.measures),
         "against": first,
         "rows": rows,
@@ -176,8 +192,9 @@ def _row(row: Row, folders: Sequence[pathlib.Path], values: Values, first: str, 
         "chosen": entry.chosen,
         "seeds": [_seed(row, folder) for folder in folders],
         "values": own,
+        "made_with": {_seed(row, folder): record.made_with(folder) for folder in folders},
         "curves": {_seed(row, folder): _seen_accuracy(folder) for folder in folders},
-        **statistics(own, {} if row.name == first else _by_seed(first, values)),
+        **statistics(own, {} if row.name == first else _by_seed(first, values), len(folders)),
     }
     return {**made, "seal": seal(made)}
 
@@ -195,13 +212,22 @@ def _seen_accuracy(folder: pathlib.Path) -> Optional[list[float]]:
     return incremental(reports.load_results(folder), "seen_accuracy")
 
 
-def statistics(values: Mapping[str, Mapping[str, float]], against: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def statistics(
+    values: Mapping[str, Mapping[str, float]], against: Mapping[str, Mapping[str, float]], num_seeds: int
+) -> dict[str, Any]:
     """Means over seeds, half the widths of their 95 % intervals, and the same of the paired differences.
+
+    A measure that a seed has no value of has none of these: the mean over those that reached a target is of other runs
+    than the row's.
 
     Args:
       values: measure -> seed -> value.
       against: the same of the row that all are compared with; empty for that row.
+      num_seeds: of the row.
     """
+    values = {name: measured for name, measured in values.items() if len(measured) == num_seeds}
+    whole = max(map(len, against.values()), default=0)
+    against = {name: measured for name, measured in against.items() if len(measured) == whole}
     known = {name: list(measured.values()) for name, measured in values.items() if len(measured) > 1}
     pairs = {
         name: [one - against[name][seed] for seed, one in measured.items() if seed in against.get(name, {})]

@@ -1,19 +1,25 @@
-"""`tffcl sweep`: a grid over any options, judged on examples that clients hold out of their tasks."""
+"""`tffcl sweep`: a grid, or a search, over any options, judged on examples that clients hold out of their tasks."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import logging
 import pathlib
-from collections.abc import Sequence
-from typing import Optional
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 import click
 import numpy as np
 
 from tffcl import reports
-from tffcl.errors import InputError
-from tffcl.papers import tables
+from tffcl.errors import InputError, RunError
+from tffcl.flags import parse_run
+from tffcl.papers import tables, workers
 from tffcl.papers.tables import Measure, Row, Table, Values
+from tffcl.papers.workers import Run
+
+logger = logging.getLogger(__name__)
 
 HELD_OUT = ("--evaluate-on", "validation")
 SCORE = "held out"
@@ -67,18 +73,92 @@ def best_of(values: Values, higher_is_better: bool) -> Optional[str]:
 
 
 def sweep(
-    method: str, grid: Sequence[str], seeds: Sequence[int], flags: Sequence[str], root: pathlib.Path, jobs: int
+    method: str,
+    grid: Sequence[str],
+    seeds: Sequence[int],
+    flags: Sequence[str],
+    root: pathlib.Path,
+    jobs: int,
+    trials: Optional[int] = None,
 ) -> None:
     """Runs the grid, prints the table and the best flags, and writes values.csv into `root`.
 
+    A seed decides the tasks and who has which rows, too, unless the flags have a `--split-seed`.
+
+    Args:
+      method: of `tffcl run`.
+      grid: see `table_of`; with `trials` also NAME=LOW..HIGH.
+      seeds: of each combination.
+      flags: of all runs.
+      root: the folder of all runs.
+      jobs: runs at a time.
+      trials: combinations that Optuna draws one after another, by the scores of those before; None for all.
+
     Raises:
-      InputError: wrong flags or grid.
+      InputError: wrong flags or grid, or Optuna is asked for and not installed.
       RunError: a run failed; what is finished is shown first.
     """
-    table = table_of(method, grid)
-    values = tables.reproduce(table, table.rows, seeds, (*flags, *HELD_OUT), root, jobs)
+    own_split = not any(flag.partition("=")[0] == "--split-seed" for flag in flags)
+    of_all = (*flags, *HELD_OUT)
+    if trials is None:
+        table = table_of(method, grid)
+    else:
+        table = _searched(
+            method, grid, trials, lambda row: tables.runs_of(row, seeds, of_all, root, (), own_split), jobs
+        )
+    values = tables.reproduce(table, table.rows, seeds, of_all, root, jobs, split_by_seed=own_split)
     results = reports.load_results(root / f"{table.rows[0].name}-seed{seeds[0]}")
     best = best_of(values, higher_is_better=results.get("average_nll") is None)
     for row in table.rows:
         if row.name == best:
             click.echo(f"\nbest on held-out examples: {' '.join(row.flags[1:])}")
+
+
+def _searched(
+    method: str, grid: Sequence[str], trials: int, runs_of: Callable[[Row], Sequence[Run]], jobs: int
+) -> Table:
+    """The combinations that Optuna's tree-structured Parzen estimator drew, each once; all runs of them are finished.
+
+    The sampler's seed is fixed and trials come one after another: given again, the same ones are drawn, and what is
+    finished is not run again.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise InputError("--optuna: Optuna is not installed; install the extra `optuna`") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
+    drawn: dict[str, Row] = {}
+    for number in range(1, trials + 1):
+        trial = study.ask()
+        table = table_of(method, [_drawn(trial, each) for each in grid])
+        (row,) = table.rows
+        drawn[row.name] = row
+        runs = runs_of(row)
+        for each in runs:
+            parse_run(each.flags)
+        failures = workers.finish(runs, jobs)
+        if failures:
+            raise RunError(f"trial {number}: {failures[0]}")
+        found = [_score(each.folder) for each in runs]
+        if None in found:
+            raise RunError(f"trial {number}: {runs[0].folder} has no score to choose by")
+        losses = reports.load_results(runs[0].folder).get("average_nll") is not None
+        mean = float(np.mean(np.array(found, np.float64)))
+        study.tell(trial, -mean if losses else mean)
+        logger.info("trial %d of %d: %s: held out %.2f", number, trials, " ".join(row.flags[1:]), mean)
+    return dataclasses.replace(table, rows=tuple(drawn.values()))
+
+
+def _drawn(trial: Any, entry: str) -> str:
+    """NAME=VALUE of an entry of the grid: one of its values, or a number of a range, on a log scale above 0."""
+    name, _, values = entry.lstrip("-").partition("=")
+    low, is_range, high = values.partition("..")
+    if not is_range:
+        return f"{name}={trial.suggest_categorical(name, values.split(','))}"
+    try:
+        if low.isdecimal() and high.isdecimal():
+            return f"{name}={trial.suggest_int(name, int(low), int(high), log=int(low) > 0)}"
+        return f"{name}={trial.suggest_float(name, float(low), float(high), log=float(low) > 0):.4g}"
+    except ValueError as error:
+        raise InputError(f"--grid: expected NAME=LOW..HIGH with numbers, LOW below HIGH, found {entry!r}") from error

@@ -24,8 +24,8 @@ from tffcl.papers import workers
 from tffcl.papers.workers import Run
 from tffcl.program.run_directory import Checkpoints
 from tffcl.reports import run_files
+from tffcl.reports.tables import NO_DATA, spread
 from tffcl.reports.tables import incremental as figure_of
-from tffcl.reports.tables import spread
 
 Results = Mapping[str, Any]
 Measure = Callable[[pathlib.Path], Optional[float]]
@@ -56,7 +56,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table: what it measures of each row's runs, and its rows.
+    """A table: what it measures of each row's runs, and its rows. A measure that a run lacks has no mean.
 
     Attributes:
       left: what the cells at the left are.
@@ -81,7 +81,7 @@ class Table:
         for row, folders in found.items():
             if folders:
                 measured = [
-                    spread([value for value in values[row.name][name].values() if value is not None], digits)
+                    NO_DATA if None in (of_runs := values[row.name][name].values()) else spread([*of_runs], digits)  # type: ignore[list-item]
                     for name, (_, digits) in self.measures.items()
                 ]
                 differences = [self._difference(name, row, values) for name in self.compared]
@@ -136,6 +136,7 @@ def reproduce(
     jobs: int,
     page: Optional[str] = None,
     splits: Sequence[int] = (),
+    split_by_seed: bool = False,
 ) -> Values:
     """Runs what the rows still need, prints what there is, and writes the values of each run into `root`/values.csv.
 
@@ -148,22 +149,13 @@ def reproduce(
       jobs: runs at a time.
       page: FILE.md#NAME, where the table stands on a page, see `write_table`; None to print it alone.
       splits: seeds of the making of tasks, each with every seed of training; none for the usual one.
+      split_by_seed: whether a seed decides the making of tasks, too.
 
     Raises:
       InputError: flags that `tffcl run` does not take, or no such place on the page.
       RunError: a run failed, or the folder cannot be made; the others are finished and shown first.
     """
-    places: list[tuple[str, tuple[str, ...]]] = [
-        (f"-split{split}", ("--split-seed", str(split))) for split in splits
-    ] or [("", ())]
-    runs = {
-        row: [
-            Run(root / f"{row.name}{place}-seed{seed}", (*row.flags, *flags, *more, "--seed", str(seed)))
-            for place, more in places
-            for seed in seeds
-        ]
-        for row in rows
-    }
+    runs = {row: runs_of(row, seeds, flags, root, splits, split_by_seed) for row in rows}
     everything = [each for of_row in runs.values() for each in of_row]
     for each in everything:
         parse_run(each.flags)  # what is wrong with the flags is found before anything runs
@@ -184,6 +176,33 @@ def reproduce(
     if failures:
         raise RunError(f"{len(failures)} of {len(everything)} runs failed; the first: {failures[0]}")
     return values
+
+
+def runs_of(
+    row: Row,
+    seeds: Sequence[int],
+    flags: Sequence[str],
+    root: pathlib.Path,
+    splits: Sequence[int] = (),
+    split_by_seed: bool = False,
+) -> list[Run]:
+    """The runs of a row; arguments as for `reproduce`."""
+    places: list[tuple[str, tuple[str, ...]]] = [
+        (f"-split{split}", ("--split-seed", str(split))) for split in splits
+    ] or [("", ())]
+    return [
+        Run(
+            root / f"{row.name}{place}-seed{seed}",
+            (*row.flags, *flags, *more, *(seeded(seed) if split_by_seed else ("--seed", str(seed)))),
+        )
+        for place, more in places
+        for seed in seeds
+    ]
+
+
+def seeded(seed: object) -> tuple[str, ...]:
+    """Flags of a seed: of the order of classes, of who has which rows, and of all that is drawn."""
+    return ("--seed", str(seed), "--split-seed", str(seed))
 
 
 def check_names(given: Sequence[str], known: Sequence[str]) -> None:

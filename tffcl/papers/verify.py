@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pathlib
-import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,12 +17,12 @@ from typing import Any
 import click
 import numpy as np
 
-import tffcl
 from tffcl import reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.papers import workers
-from tffcl.papers.benchmark import CPU, FORMAT, MEASURES, NAME, seal, seeded, statistics, stream_of
+from tffcl.papers.benchmark import CPU, FORMAT, MB_TO, NAME, ROUNDS_TO, measures_of, seal, statistics, stream_of
+from tffcl.papers.tables import seeded
 from tffcl.papers.workers import Run
 from tffcl.reports import run_files
 
@@ -82,7 +81,6 @@ class Check:
         wrong = next((name for name in rows if name not in known), None)
         if wrong is not None:
             raise InputError(f"{file}: no row {wrong!r}; there are {', '.join(known)}")
-        _tell_differences(board)
         with run_files.reading(file):
             return [self.of_row(known[name], board) for name in rows or known]
 
@@ -92,6 +90,11 @@ class Check:
         missing = next((seed for seed in wanted if seed not in row["seeds"]), None)
         if missing is not None:
             raise InputError(f"row {row['name']} has no seed {missing}; it has {', '.join(row['seeds'])}")
+        by_maker: dict[str, list[str]] = {}
+        for seed in wanted:
+            by_maker.setdefault(_differences((row.get("made_with") or {}).get(seed, board)), []).append(seed)
+        for differences, seeds in by_maker.items():
+            logger.info("%s, seed %s: made with %s", row["name"], ", ".join(seeds), differences)
         problems = list(_inconsistent(row, board))
         if problems:  # there is nothing to compute again
             return Checked(row["name"], tuple(problems), float("nan"))
@@ -102,20 +105,18 @@ class Check:
                 for seed in wanted
             }
             problems += workers.finish(list(runs.values()), self.jobs)
-            apart = [
-                self._of_seed(seed, run.folder, row, board["streams"].get(seed))
-                for seed, run in runs.items()
-                if run.finished
-            ]
+            apart = [self._of_seed(seed, run.folder, row, board) for seed, run in runs.items() if run.finished]
         problems += [line for lines, _ in apart for line in lines]
         return Checked(row["name"], tuple(problems), max((largest for _, largest in apart), default=float("nan")))
 
-    def _of_seed(self, seed: str, folder: pathlib.Path, row: Mapping[str, Any], stream: Any) -> tuple[list[str], float]:
-        lines = [] if stream_of(folder) == stream else [f"seed {seed}: other data or tasks"]
+    def _of_seed(
+        self, seed: str, folder: pathlib.Path, row: Mapping[str, Any], board: Mapping[str, Any]
+    ) -> tuple[list[str], float]:
+        lines = [] if stream_of(folder) == board["streams"].get(seed) else [f"seed {seed}: other data or tasks"]
         largest = 0.0
-        for measure, (of, _) in MEASURES.items():
+        for measure, (of, _) in measures_of(board.get("target", 0.0)).items():
             there = row["values"].get(measure, {}).get(seed)
-            if measure == CPU or there is None:
+            if measure in (CPU, ROUNDS_TO, MB_TO) or there is None:
                 continue
             here = of(folder)
             apart = float("inf") if here is None else abs(there - here)
@@ -130,8 +131,8 @@ class Check:
         there, card, settings = reports.load_results(folder), record.read(folder), folder / "experiment.toml"
         if not settings.exists():
             raise InputError(f"{folder}: no experiment.toml, for its parts are objects that no file can name")
-        _tell_differences(card)
         name = folder.resolve().name
+        logger.info("%s: made with %s", name, _differences(card))
         with tempfile.TemporaryDirectory(prefix="tffcl-verify-") as scratch:
             flags = (str(card["method"]), "--config", str(settings.resolve()), *self.passed)
             again = Run(pathlib.Path(scratch) / name, flags, False)
@@ -167,25 +168,22 @@ def _inconsistent(row: Mapping[str, Any], board: Mapping[str, Any]) -> Iterator[
     against: Mapping[str, Mapping[str, float]] = next(
         (each["values"] for each in board["rows"] if each["name"] == first), {}
     )
-    for what, figures in statistics(row["values"], {} if row["name"] == first else against).items():
+    told_of = statistics(row["values"], {} if row["name"] == first else against, len(row["seeds"]))
+    for what, figures in told_of.items():
         for measure, value in figures.items():
             told = row[what].get(measure)
             if told is None or not np.allclose(value, told, rtol=1e-9, atol=1e-12):
                 yield f"{what} of {measure}: {told} there, {value} by its seeds"
 
 
-def _tell_differences(made: Mapping[str, Any]) -> None:
-    """Says whether this is the code and the packages that a row or a run was made with."""
-    here: dict[str, Any] = {
-        "tffcl": tffcl.__version__,
-        "code": record.code_checksum(),
-        "python": platform.python_version(),
-    }
-    there = {name: made.get(name) for name in here}
-    here.update(record.versions())
-    there.update(made.get("packages") or {})
+def _differences(made: Mapping[str, Any]) -> str:
+    """In what code and packages a run was made with are not those here."""
+    here, there = (
+        {**one, **(one.get("packages") or {}), "packages": None}
+        for one in (record.makers(), {name: made.get(name) for name in record.makers()})
+    )
     others = [f"{name} {there.get(name)}, here {value}" for name, value in here.items() if there.get(name) != value]
-    logger.info("made with %s", "; ".join(others) if others else "the same code and packages")
+    return "; ".join(others) if others else "the same code and packages"
 
 
 def tell(checked: Sequence[Checked]) -> None:

@@ -217,6 +217,45 @@ def round_number(event: Event, num_rounds: int) -> int:
     return int(event["task"] * num_rounds + event.get("round", num_rounds - 1) + 1)
 
 
+def accuracy_by_round(
+    events: Sequence[Event], test_examples: Sequence[int], num_rounds: int, pooled: bool = False
+) -> dict[str, list[Any]]:
+    """Accuracy of one growing head against what was sent, after each round and task that was evaluated.
+
+    >>> events = [{"event": "round", "task": 0, "round": 0, "bytes_up": {"0": 8}},
+    ...           {"event": "task_end", "task": 0, "accuracy": [[0.75], []]}]
+    >>> accuracy_by_round(events, [20, 10], num_rounds=3)
+    {'rounds': [1], 'accuracy': [0.5], 'bytes_up': [8], 'bytes_down': [0]}
+
+    Args:
+      events: of the run.
+      test_examples: n_i of each task of the stream.
+      num_rounds: of a task.
+      pooled: whether all tasks were learned, and are scored, as one.
+
+    Returns:
+      `rounds` so far in which anything was sent up, of all tasks; `accuracy`, the share of the test examples of *all*
+      classes of the stream that are right, and those of classes that nobody has seen yet are not; `bytes_up`,
+      `bytes_down`, of all clients so far.
+    """
+    counts = np.array([np.sum(test_examples)] if pooled else test_examples, np.float64)
+    found: dict[int, dict[str, Any]] = {}
+    sent = {"rounds": 0, "bytes_up": 0, "bytes_down": 0}
+    for event in events:
+        for name in ("bytes_up", "bytes_down"):
+            sent[name] += sum(event.get(name, {}).values())
+        sent["rounds"] += event["event"] == "round" and any(event.get("bytes_up", {}).values())
+        rows = event.get("accuracy") or []
+        right = np.full([len(rows), len(counts)], np.nan)
+        for place, row in enumerate(rows.values() if isinstance(rows, Mapping) else rows):
+            right[place, : len(row)] = [np.nan if one is None else one for one in row]
+        if not np.isnan(right).all():  # all clients have one model: of each task, the mean over those with its test set
+            by_task = np.array([metrics.mean_of_known(of_task) for of_task in right.T])
+            number = round_number(event, num_rounds)
+            found[number] = {**sent, "accuracy": float(np.nansum(by_task * counts) / counts.sum())}
+    return {name: [each[name] for each in found.values()] for name in ("rounds", "accuracy", "bytes_up", "bytes_down")}
+
+
 def tidy_rows(event: Event, num_rounds: int) -> Iterator[tuple[Any, ...]]:
     """The numbers of an event as rows of `TIDY` without method and seed.
 

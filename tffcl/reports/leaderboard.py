@@ -15,7 +15,9 @@ import numpy as np
 from tffcl import storage
 from tffcl.reports import curves, figures
 from tffcl.reports.page import Pictures, document
-from tffcl.reports.tables import NO_DATA, escaped
+from tffcl.reports.tables import FIGURES, NO_DATA, escaped
+
+FINAL, AVERAGE = FIGURES["last_accuracy"], FIGURES["average_incremental_accuracy"]
 
 # Sorts a table by the column whose head is clicked; numbers by what stands in data-value, without one last.
 _SORT = """
@@ -96,7 +98,10 @@ def page(board: Mapping[str, Any]) -> str:
     note = (
         f"Means over {seeds} seeds, +- half a 95 % interval (Student's t); differences from {board['against']} are "
         "paired by seed. A_t is the share of the test examples of all classes seen after task t that are right, "
-        "without task label. A head of a column sorts by it."
+        f"without task label. The target is {100 * board['target']:g} % of the test examples of all classes of the "
+        "suite, looked at after each task; a row has a mean where all its seeds get there. MB kept is the state of a "
+        "client and the raw examples that it remembers, `as examples` how many raw examples take as much. A head of a "
+        "column sorts by it."
     )
     versions = [f"tffcl {board['tffcl']} ({board['code']})", f"Python {board['python']}",
                 *(f"{name} {version}" for name, version in board["packages"].items())]  # fmt: skip
@@ -117,7 +122,7 @@ def page(board: Mapping[str, Any]) -> str:
 
 def _table(board: Mapping[str, Any]) -> str:
     measures = [name for name in board["measures"] if any(name in row["mean"] for row in board["rows"])]
-    compared = "average A_t %"
+    compared = AVERAGE
     heads = ["method", *measures, f"over {board['against']}"]
     ordered = sorted(board["rows"], key=lambda row: -row["mean"].get(compared, -1.0))
     lines = []
@@ -147,12 +152,14 @@ def _details(board: Mapping[str, Any]) -> str:
     lines = []
     for row in board["rows"]:
         own = " ".join([row["method"], *row["own_flags"]])
-        cells = [escaped(text, "html") for text in (row["name"], row["paper"], own, row["chosen"], row["seal"][:12])]
-        for place in (2, 4):
+        codes = ", ".join(dict.fromkeys(str(made["code"]) for made in row["made_with"].values()))
+        texts = (row["name"], row["paper"], own, row["chosen"], codes, row["seal"][:12])
+        cells = [escaped(text, "html") for text in texts]
+        for place in (2, 4, 5):
             cells[place] = f"<code>{cells[place]}</code>"
         marked = "".join(f'<td class="text">{cell}</td>' for cell in cells)
         lines.append(f"<tr>{marked}</tr>")
-    titles = ("row", "paper", "method and flags", "chosen", "seal")
+    titles = ("row", "paper", "method and flags", "chosen", "code", "seal")
     heads = "".join(f'<th class="text" scope="col">{name}</th>' for name in titles)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
@@ -182,7 +189,7 @@ def _cost(board: Mapping[str, Any], cost: str, pictures: Pictures) -> str:
     """A picture of what accuracy costs; none where no row tells of both."""
     points = []
     for place, row in enumerate(board["rows"]):
-        score = next((name for name in ("average A_t %", "A_T %") if name in row["mean"]), None)
+        score = next((name for name in (AVERAGE, FINAL) if name in row["mean"]), None)
         if score is not None and cost in row["mean"]:
             points.append((place, row["name"], row["mean"][cost], row["mean"][score], row["half_width"][score]))
     return pictures(_plot_cost, points, cost, alt=f"accuracy against {cost}") if points else ""

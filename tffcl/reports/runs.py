@@ -15,7 +15,7 @@ from tffcl import metrics, storage
 from tffcl.errors import InputError
 from tffcl.program.results import results_of
 from tffcl.reports.run_files import Event, PathLike, load_history, load_results, reading, total
-from tffcl.reports.tables import NO_DATA, format_bytes, incremental, render, spread
+from tffcl.reports.tables import FIGURES, NO_DATA, forgetting, format_bytes, incremental, render, spread
 
 logger = logging.getLogger(__name__)
 
@@ -217,6 +217,10 @@ def _incremental(name: str) -> Callable[[Mapping[str, Any]], Optional[float]]:
     return lambda results: None if (found := incremental(results, name)) is None else 100 * found
 
 
+def _forgotten(results: Mapping[str, Any]) -> Optional[float]:
+    return None if (found := forgetting(results)) is None else 100 * found
+
+
 def _sent(name: str) -> Callable[[Mapping[str, Any]], Optional[float]]:
     return lambda results: total(results[name]) / 1e6 if results.get(name) is not None else None
 
@@ -230,12 +234,9 @@ MEASURES = (
     Measure("accuracy % (higher is better)", _only("accuracy", _accuracy)),
     Measure("NLL nats (lower is better)", _only("nll", _first("average_nll_of_tasks", "average_nll")), 2),
     Measure("NLL nats, task known", _first("average_nll_task_known"), 2),
-    Measure("forgotten %", _only("accuracy", _first("forgetting", scale=100))),
+    Measure(FIGURES["forgetting"], _only("accuracy", _forgotten)),
     Measure("forgotten nats", _only("nll", _first("forgetting")), 2),
-    Measure("A_T %", _incremental("last_accuracy")),
-    Measure("mean A_t %", _incremental("average_incremental_accuracy")),
-    Measure("just learned %", _incremental("plasticity")),
-    Measure("worst client %", _incremental("worst_client_accuracy")),
+    *(Measure(called, _incremental(name)) for name, called in FIGURES.items() if name != "forgetting"),
     Measure("MB up", _sent("bytes_up")),
     Measure("MB down", _sent("bytes_down")),
     Measure("seconds in rounds", _seconds, 0),

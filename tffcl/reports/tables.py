@@ -14,6 +14,14 @@ from tffcl.errors import InputError
 from tffcl.reports.run_files import total
 
 NO_DATA = "-"
+# Figures of one growing head (`tffcl.metrics.incremental_figures`), and what every table calls them, in per cent.
+FIGURES = {
+    "last_accuracy": "A_T %",
+    "average_incremental_accuracy": "average A_t %",
+    "forgetting": "forgotten %",
+    "plasticity": "plasticity %",
+    "worst_client_accuracy": "worst client %",
+}
 # ConFedMADE, figures 3 and 5: NLL after each task.
 NLL_FIGURES = {
     "All tasks so far": metrics.average_nll,
@@ -29,8 +37,9 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
     over clients and rounds. The seconds are those of rounds and ends of tasks: compilation, training, evaluation,
     checkpoints; imports, data, tables and plots are none of them. A density is scored without task label, with the task
     known, and with the newest parameters; where all tasks were pooled, on each of the original ones alone. One growing
-    head has A_T, its accuracy on all classes, the mean of A_t after each task, that on tasks just learned, and that on
-    the classes as the worst client had them. A column that no run has a value for is left out.
+    head has A_T, its accuracy on all classes, the average of A_t after each task, plasticity (accuracy on tasks just
+    learned), and accuracy on the classes as the worst client had them. A column that no run has a value for is left
+    out.
 
     Shown in docs/runs.md.
 
@@ -48,14 +57,15 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
         "NLL nats": [_nll(run, "average_nll") for run in results],
         "task known": [_nll(run, "average_nll_task_known") for run in results],
         "newest": [_nll(run, "average_nll_newest") for run in results],
-        "forgotten %": [_percent(None if _is_density(run) else run.get("forgetting")) for run in results],
+        "forgotten %": [_percent(None if _is_density(run) else forgetting(run)) for run in results],
         "forgotten nats": [_number(run.get("forgetting") if _is_density(run) else None) for run in results],
         "(known)": [_number(run.get("forgetting_nll_task_known")) for run in results],
         "(newest)": [_number(run.get("forgetting_nll_newest")) for run in results],
-        "A_T %": [_percent(incremental(run, "last_accuracy")) for run in results],
-        "mean A_t %": [_percent(incremental(run, "average_incremental_accuracy")) for run in results],
-        "just learned %": [_percent(incremental(run, "plasticity")) for run in results],
-        "worst client %": [_percent(incremental(run, "worst_client_accuracy")) for run in results],
+        **{
+            called: [_percent(incremental(run, name)) for run in results]
+            for name, called in FIGURES.items()
+            if name != "forgetting"
+        },
         "epsilon": [_epsilon(run) for run in results],
         "sent up": [_bytes(run.get("bytes_up")) for run in results],
         "sent down": [_bytes(run.get("bytes_down")) for run in results],
@@ -67,6 +77,12 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
 def incremental(run: Mapping[str, Any], name: str) -> Any:
     """A figure of one growing head (`tffcl.metrics.incremental_figures`); None of other runs."""
     return (run.get("incremental") or {}).get(name)
+
+
+def forgetting(run: Mapping[str, Any]) -> Any:
+    """Of one growing head that of its one model, tasks counted alike; of other runs the mean over clients and tasks."""
+    own = incremental(run, "forgetting")
+    return run.get("forgetting") if own is None else own
 
 
 def _render_columns(columns: Mapping[str, Sequence[str]], text: Sequence[str], form: str) -> str:

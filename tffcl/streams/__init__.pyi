@@ -1,6 +1,7 @@
 from .domains import Enrollment as Enrollment
 from .domains import EnrollmentState as EnrollmentState
 from .domains import domain_sequence as domain_sequence
+from .incremental import NATURAL as NATURAL
 from .incremental import PARTITIONS as PARTITIONS
 from .incremental import class_counts as class_counts
 from .incremental import class_incremental as class_incremental

@@ -8,7 +8,7 @@ A partition gives each row of a task to one client, so that parts are disjoint a
 `equal`; `dirichlet` (Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification, 2019), with shares of its own for each class; `shards` (McMahan et al., 2017: rows sorted by class, cut
 into two shards for each client); `quantity` (Li et al.: Federated Learning on Non-IID Data Silos, 2022: clients differ
-in how much they have, and not in what).
+in how much they have, and not in what); or `natural`, as the data say whose each row is.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def quantity(labels: np.ndarray, num_clients: int, alpha: float, rng: np.random.
     return _class_by_class(labels, lambda: shares, rng)
 
 
+NATURAL = "natural"
 PARTITIONS: dict[str, Partition] = {each.__name__: each for each in (equal, dirichlet, shards, quantity)}
 
 
@@ -108,6 +109,7 @@ def class_incremental(
     labels_per_task: int = 2,
     partition: str = "equal",
     alpha: float = 0.5,
+    clients: Sequence[str] | np.ndarray | None = None,
     enrollment: Enrollment | None = None,
     validation_share: float = 1 / 8,
     seed: int = 42,
@@ -129,8 +131,9 @@ def class_incremental(
       num_clients: C.
       num_tasks: T.
       labels_per_task: classes of a task.
-      partition: a name of `PARTITIONS`.
+      partition: a name of `PARTITIONS`, or `natural`.
       alpha: of Dirichlet's distribution: large for equal shares, near 0 for one client that has nearly all.
+      clients: whose each training example is, `[n]`, for `natural`: C names, of which the first in order is client 0.
       enrollment: among whom the rows of a task are divided; None for all clients.
       validation_share: share of a client's examples of a task that is held out, stratified by class.
       seed: decides which client has which rows.
@@ -149,7 +152,7 @@ def class_incremental(
     wanted = num_tasks * labels_per_task
     if len(usable) < wanted:
         without = [request.describe(label) for label in documents if label not in usable]
-        lacking = f"; {', '.join(without[:3])} lack training or test examples" if without else ""
+        lacking = f"; without training or test examples: {', '.join(without[:3])}" if without else ""
         raise StreamError(
             f"{num_tasks} tasks with {labels_per_task} new classes each need {wanted} classes, and {len(usable)} can "
             f"be had{lacking}: ask for fewer num_tasks or labels_per_task"
@@ -158,7 +161,7 @@ def class_incremental(
     classes = [tuple(sorted(map(int, row))) for row in order]
     rows = [np.flatnonzero(np.isin(request.train_labels, own)) for own in classes]
     excluded = tuple(label for label in documents if label not in usable)
-    return _divided("class_incremental", request, classes, rows, partition, alpha, enrollment, excluded)
+    return _divided("class_incremental", request, classes, rows, partition, alpha, clients, enrollment, excluded)
 
 
 def data_incremental(
@@ -169,6 +172,7 @@ def data_incremental(
     num_tasks: int = 5,
     partition: str = "equal",
     alpha: float = 0.5,
+    clients: Sequence[str] | np.ndarray | None = None,
     enrollment: Enrollment | None = None,
     validation_share: float = 1 / 8,
     seed: int = 42,
@@ -197,7 +201,7 @@ def data_incremental(
     rows = [known[task_of == task] for task in range(num_tasks)]
     excluded = tuple(label for label in documents if label not in usable)
     return _divided(
-        "data_incremental", request, [usable] * num_tasks, rows, partition, alpha, enrollment, excluded
+        "data_incremental", request, [usable] * num_tasks, rows, partition, alpha, clients, enrollment, excluded
     )  # fmt: skip
 
 
@@ -208,12 +212,14 @@ def _divided(
     rows: Sequence[np.ndarray],
     partition: str,
     alpha: float,
+    clients: Sequence[str] | np.ndarray | None,
     enrollment: Enrollment | None,
     excluded: tuple[int, ...],
 ) -> TaskStream:
     """The stream of tasks whose classes and rows are given, divided over the clients that are enrolled in them."""
-    if partition not in PARTITIONS:
-        raise StreamError(f"partition must be one of {', '.join(PARTITIONS)}; got {partition!r}")
+    if partition not in (*PARTITIONS, NATURAL):
+        raise StreamError(f"partition must be one of {', '.join((*PARTITIONS, NATURAL))}; got {partition!r}")
+    owners = _natural(request, clients, enrollment) if partition == NATURAL else None
     if not is_number(alpha) or not 0 < alpha < np.inf:
         raise StreamError(f"alpha must be a number above 0; got {alpha!r}")
     if enrollment is not None:
@@ -225,7 +231,10 @@ def _divided(
         if not len(active):
             raise StreamError(f"task {number}: nobody is enrolled, who would have its examples; enrol a client there")
         labels = np.asarray(request.train_labels)[every]
-        owner = active[PARTITIONS[partition](labels, len(active), alpha, generator(request.seed, _CLIENTS, number))]
+        if owners is not None:
+            owner = owners[every]
+        else:
+            owner = active[PARTITIONS[partition](labels, len(active), alpha, generator(request.seed, _CLIENTS, number))]
         test = np.flatnonzero(np.isin(tests, own))
         for client, made in enumerate(tasks):
             rng = generator(request.seed, _HELD_OUT, number, client)
@@ -233,6 +242,21 @@ def _divided(
             train, validation = hold_out(parts, request.validation_share)
             made.append(Task(client, number, own, train, validation, test if len(train) else test[:0]))
     return TaskStream(name, tuple(map(tuple, tasks)), excluded)
+
+
+def _natural(request: Request, clients: Sequence[str] | np.ndarray | None, enrollment: Enrollment | None) -> np.ndarray:
+    """The number of the client of each training example, int64 [n]."""
+    if clients is None or len(clients) != len(request.train_labels):
+        raise StreamError("partition natural needs the client of each training example, and the data have none")
+    if enrollment is not None and enrollment.name != "full":
+        raise StreamError("partition natural: who has examples in a task is who takes part; leave the enrolment out")
+    names, owners = np.unique(np.asarray(clients), return_inverse=True)
+    if len(names) != request.num_clients:
+        raise StreamError(
+            f"partition natural: the data name {len(names)} clients, expected {request.num_clients}: "
+            f"ask for num_clients={len(names)}"
+        )
+    return owners
 
 
 def participation(stream: TaskStream) -> Enrollment:
