@@ -23,13 +23,13 @@ KINDS = {
     "vector": {"data": "iris", "num_tasks": 3, "labels_per_task": 1, "hidden": (8,)},
     "text": {"data": "sample", "num_tasks": 2, "labels_per_task": 2, "num_filters": 4, "kernel_sizes": (2,)},
 }
-TRAINED = ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline", "lwf", "er")
+TRAINED = ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline", "lwf", "er", "fot")
 CLOSED = ("afcl", "prototypes")
 # The head grows in the same way in every network: each method on one kind of data, and each other kind with a few.
 PAIRS = [
     *((method, "vector") for method in (*TRAINED, *CLOSED)),
-    *((method, "text") for method in ("lwf", "er", "afcl")),
-    *((method, "image") for method in ("fedavg", "offline", "prototypes")),
+    *((method, "text") for method in ("lwf", "er", "afcl", "fot")),
+    *((method, "image") for method in ("fedavg", "offline", "prototypes", "fot")),
 ]
 FAST = {("lwf", "vector"), ("afcl", "text")}
 
@@ -219,11 +219,38 @@ def shared_after(chosen):
 
 
 @pytest.mark.slow
-def test_lwf_without_a_weight_is_fedavg_to_the_bit():
-    plain = shared_after(experiment("fedavg", train_classes="own"))
-    assert np.array_equal(shared_after(experiment("lwf", distillation=0.0)), plain)
-    assert not np.array_equal(shared_after(experiment("lwf", distillation=5.0)), plain)
-    assert not np.array_equal(shared_after(experiment("fedavg")), plain)
+@pytest.mark.parametrize(
+    ("method", "option", "value", "compete"),
+    [("lwf", "distillation", 5.0, "own"), ("fot", "energy", 0.9, "seen")],  # a class by itself has nothing to learn
+)
+def test_without_its_weight_a_method_is_fedavg_to_the_bit(method, option, value, compete):
+    plain = shared_after(experiment("fedavg", train_classes=compete))
+    assert np.array_equal(shared_after(experiment(method, **{option: 0.0}, train_classes=compete)), plain)
+    assert not np.array_equal(shared_after(experiment(method, **{option: value}, train_classes=compete)), plain)
+    other = "seen" if compete == "own" else "own"
+    assert not np.array_equal(shared_after(experiment("fedavg", train_classes=other)), plain)
+
+
+@pytest.mark.slow
+def test_fot_that_keeps_all_energy_scores_what_clients_had_as_it_did():
+    """With fewer examples than dimensions; the scores of the first task's examples, while a second one is learned."""
+    chosen = experiment("fot", "image", energy=1.0, num_tasks=2, max_train_documents=20, filters=(8,), hidden=(80,))
+    plan, kernels = chosen.plan(), []
+    evaluate = run_program.__globals__["cohorts"].evaluate_tasks
+
+    def recording(process, state, *rest):
+        kernels.append(np.array(state.server["shared"]))
+        return evaluate(process, state, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_program.__globals__["cohorts"], "evaluate_tasks", recording)
+        plan.run()
+    network, first = plan.network(), plan.data.task(0, 0).train
+    before, after = (network.logits(each, np.zeros(0, "f"), None, {}, first, None).numpy() for each in kernels)
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
+    new = plan.data.task(0, 1).train
+    before, after = (network.logits(each, np.zeros(0, "f"), None, {}, new, None).numpy() for each in kernels)
+    assert np.abs(after - before).max() > 0.05
 
 
 @pytest.mark.slow
@@ -274,8 +301,9 @@ class _Stopped(Exception):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path):
-    whole = experiment("lwf", output_dir=str(tmp_path / "whole"), alpha=0.3).run()
+@pytest.mark.parametrize("method", ["lwf", "fot"])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(method, tmp_path):
+    whole = experiment(method, output_dir=str(tmp_path / "whole"), alpha=0.3).run()
     folder, save, calls = str(tmp_path / "stopped"), RunDirectory.save, []
 
     def failing(self, state):
@@ -287,8 +315,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunDirectory, "save", failing)
         with pytest.raises(_Stopped):
-            experiment("lwf", output_dir=folder, alpha=0.3).run()
-    again = experiment("lwf", output_dir=folder, alpha=0.3, resume=True).run()
+            experiment(method, output_dir=folder, alpha=0.3).run()
+    again = experiment(method, output_dir=folder, alpha=0.3, resume=True).run()
     np.testing.assert_array_equal(again.scores, whole.scores)
     assert again.more["incremental"] == whole.more["incremental"]
     losses = [[event.get("loss") for event in each.events] for each in (again, whole)]
@@ -323,7 +351,8 @@ def test_a_worker_on_this_machine_gives_the_same(method, tolerance, tmp_path):
 
 
 @pytest.mark.slow
-def test_more_tasks_trace_nothing_more():
+@pytest.mark.parametrize("method", ["lwf", "fot"])
+def test_more_tasks_trace_nothing_more(method):
     """How often the network's Python runs while tasks are learned does not depend on how many there are."""
 
     def calls(num_tasks):
@@ -331,7 +360,7 @@ def test_more_tasks_trace_nothing_more():
         logits = Whole.logits
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Whole, "logits", lambda self, *args: counted.append(1) or logits(self, *args))
-            experiment("lwf", num_tasks=num_tasks, num_rounds=1, num_epochs=1).run()
+            experiment(method, num_tasks=num_tasks, num_rounds=1, num_epochs=1).run()
         return len(counted)
 
     assert calls(2) == calls(3) > 0
