@@ -293,6 +293,31 @@ def test_what_cannot_be_is_said_in_a_line(options, error, message):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_herded_memory_of_one_is_the_example_nearest_its_clients_class_mean(kind, vectors):
+    plan = experiment("er", kind, vectors, memory_choice="herding", memory_per_class=1, alpha=5.0).plan()
+    assert "+herding" in plan.experiment.label
+    new = plan.client_data(plan.stream)
+    for client in range(2):
+        rows, one = plan.stream.task(client, 0).train, new.task(client, 0)
+        kept = np.setdiff1d(plan.data.stream.task(client, 1).train, plan.stream.task(client, 1).train)
+        wanted = []
+        for label in np.unique(one.train["label"]):
+            which = one.train["label"] == label
+            plain = as_vectors(one)[which]
+            wanted.append(rows[which][np.argmin(np.linalg.norm(plain - plain.mean(axis=0), axis=1))])
+        assert set(kept) == set(wanted)
+
+
+def as_vectors(task):
+    """Pixels, columns, or the mean of a document's word vectors, float64 [N, D]."""
+    if "features" in task.train:
+        return task.train["features"].reshape(len(task.train["label"]), -1).astype(float)
+    words = task.context["vectors"][task.context["tokens"]].astype(float)
+    spans = zip(task.train["start"], task.train["length"])
+    return np.array([words[start : start + length].sum(axis=0) / max(length, 1) for start, length in spans])
+
+
 # -- runs ---------------------------------------------------------------------------------------------------------
 
 
