@@ -77,3 +77,15 @@ def test_another_ending_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(InputError, match=r"expected a name that ends in \.npz"):
         export_stream(plan, tmp_path / "stream.csv")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_command_takes_the_flags_of_a_run(run, tmp_path):
+    flags = "--data iris --scenario class-incremental --num-tasks 3 --labels-per-task 1 --num-clients 2".split()
+    done = run("streams", "export", str(tmp_path / "stream.npz"), "--", *flags, "--evaluate-on", "validation")
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "stream.npz", allow_pickle=False) as file:
+        assert done.stdout.endswith(
+            f"{len(file['y_train'])} train, {len(file['y_validation'])} validation, {len(file['y_test'])} test rows, "
+            "2 clients, 3 tasks\n"
+        )
+        assert len(file["y_test"]) > len(file["y_validation"])
