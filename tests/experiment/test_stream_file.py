@@ -80,7 +80,8 @@ def test_another_ending_is_refused_before_anything_is_written(tmp_path):
 
 
 def test_the_command_takes_the_flags_of_a_run(run, tmp_path):
-    flags = "--data iris --scenario class-incremental --num-tasks 3 --labels-per-task 1 --num-clients 2".split()
+    flags = ["--data", "iris", "--scenario", "class-incremental", "--num-tasks", "3", "--labels-per-task", "1"]
+    flags += ["--num-clients", "2"]
     done = run("streams", "export", str(tmp_path / "stream.npz"), "--", *flags, "--evaluate-on", "validation")
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "stream.npz", allow_pickle=False) as file:
