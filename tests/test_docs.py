@@ -65,7 +65,7 @@ def test_a_command_of_the_docs_is_taken(run, monkeypatch, tmp_path, words):
         command = cli.tffcl.commands[words[0]]
         assert words[0] in (
             "list", "report", "worker", "export", "predict", "evaluate", "continue", "benchmark", "verify", "sweep",
-            "frontier",
+            "frontier", "streams",
         )  # fmt: skip
         command.make_context(words[0], list(words[1:]))  # its flags are taken
 

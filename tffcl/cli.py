@@ -292,6 +292,30 @@ def sweep(
     made.sweep(method, grid, seeds, flags, pathlib.Path(output_dir or f"runs/sweep-{method}"), jobs, trials)
 
 
+@tffcl.group()
+def streams() -> None:
+    """Tasks and clients' rows, apart from any run."""
+
+
+@streams.command("export")
+@click.argument("file", metavar="FILE.npz")
+@click.option("--method", default="fedavg", show_default=True, help="As `tffcl run` calls it; the stream is before it.")
+@_FLAGS
+def export_stream(file: str, method: str, flags: tuple[str, ...]) -> None:
+    """Write a stream for other code: x, y, client and task of every row that clients get.
+
+    FLAGS after `--` are those of `tffcl run`. FILE has x_train, y_train, client_train, task_train, the same of
+    validation and test (client -1: all of them), and label_names; numpy loads it without pickle.
+    """
+    from tffcl.experiment import stream_file
+    from tffcl.flags import parse_run
+
+    plan = parse_run((method, *flags)).replace(evaluate_on="test").plan()
+    arrays = stream_file.export_stream(plan, file)
+    counts = ", ".join(f"{len(arrays[f'task_{split}'])} {split}" for split in ("train", "validation", "test"))
+    click.echo(f"{file}: {counts} rows, {plan.stream.num_clients} clients, {plan.stream.num_tasks} tasks")
+
+
 @tffcl.command()
 @click.argument("run_dirs", nargs=-1, required=True, metavar="RUN...")
 @click.option(

@@ -283,7 +283,7 @@ def test_sums_over_batches():
         return tf.reduce_sum(batch["x"]), tf.cast(tf.size(batch["x"]), tf.float32)
 
     for count in (0, 1, 5, 6):
-        total, seen = in_batches(sums, {"x": tf.range(float(count))}, 3, outputs=2)
+        total, seen = in_batches(sums, {"x": tf.range(float(count))}, 3, [[], []])
         assert float(total) == sum(range(count))
         assert float(seen) == count
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl import errors
+from tffcl import errors, runtime
 from tffcl.client_works import Phase, PlainWork, Proximal
 
 
@@ -137,3 +137,22 @@ def test_phases_train_one_part_after_the_other_as_fedrep_does(small):
     np.testing.assert_allclose(after["local"], local, rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(update["delta"], moved, rtol=1e-3, atol=1e-6)
     assert metrics["epochs"] == 4
+
+
+def test_a_head_that_goes_on_begins_as_the_network_says_inside_a_tff_computation_too(small):
+    """In a graph of TFF's `==` compares objects, not values."""
+    work = PlainWork(small.network(places=0), small.training(), seed=3, keep_local=True)
+    state = tff.to_type(work.state_type)
+
+    @tff.tensorflow.computation(state, work.shared_type)
+    def begin(state, shared):
+        return work.begin_task(state, shared, tf.zeros([0, 0]))["local"]
+
+    shared = work.initialize_shared()
+    first = small.numpy(work.initialize_client(shared, work.initialize_plan(), tf.constant([1, 2])))
+    wanted = work.begin_task(small.tensors(first), shared, tf.zeros([0, 0]))["local"].numpy()
+    assert wanted.any()
+    with runtime.in_process():
+        np.testing.assert_array_equal(begin(first, shared.numpy()), wanted)
+        later = dict(first, task=np.int32(0), local=wanted + 1)
+        np.testing.assert_array_equal(begin(later, shared.numpy()), wanted + 1)

@@ -25,13 +25,13 @@ KINDS = {
     "vector": {"data": "iris", "num_tasks": 3, "labels_per_task": 1, "hidden": (8,)},
     "text": {"data": "sample", "num_tasks": 2, "labels_per_task": 2, "num_filters": 4, "kernel_sizes": (2,)},
 }
-TRAINED = ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline", "lwf", "er")
+TRAINED = ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline", "lwf", "er", "fot")
 CLOSED = ("afcl", "prototypes")
 # The head grows in the same way in every network: each method on one kind of data, and each other kind with a few.
 PAIRS = [
     *((method, "vector") for method in (*TRAINED, *CLOSED)),
-    *((method, "text") for method in ("lwf", "er", "afcl")),
-    *((method, "image") for method in ("fedavg", "offline", "prototypes")),
+    *((method, "text") for method in ("lwf", "er", "afcl", "fot")),
+    *((method, "image") for method in ("fedavg", "offline", "prototypes", "fot")),
 ]
 FAST = {("lwf", "vector"), ("afcl", "text")}
 
@@ -268,11 +268,38 @@ def shared_after(chosen, runtime_of=None):
 
 
 @pytest.mark.slow
-def test_lwf_without_a_weight_is_fedavg_to_the_bit():
-    plain = shared_after(experiment("fedavg", train_classes="own"))
-    assert np.array_equal(shared_after(experiment("lwf", distillation=0.0)), plain)
-    assert not np.array_equal(shared_after(experiment("lwf", distillation=5.0)), plain)
-    assert not np.array_equal(shared_after(experiment("fedavg")), plain)
+@pytest.mark.parametrize(
+    ("method", "option", "value", "compete"),
+    [("lwf", "distillation", 5.0, "own"), ("fot", "energy", 0.9, "seen")],  # a class by itself has nothing to learn
+)
+def test_without_its_weight_a_method_is_fedavg_to_the_bit(method, option, value, compete):
+    plain = shared_after(experiment("fedavg", train_classes=compete))
+    assert np.array_equal(shared_after(experiment(method, **{option: 0.0}, train_classes=compete)), plain)
+    assert not np.array_equal(shared_after(experiment(method, **{option: value}, train_classes=compete)), plain)
+    other = "seen" if compete == "own" else "own"
+    assert not np.array_equal(shared_after(experiment("fedavg", train_classes=other)), plain)
+
+
+@pytest.mark.slow
+def test_fot_that_keeps_all_energy_scores_what_clients_had_as_it_did():
+    """With fewer examples than dimensions; the scores of the first task's examples, while a second one is learned."""
+    chosen = experiment("fot", "image", energy=1.0, num_tasks=2, max_train_documents=20, filters=(8,), hidden=(80,))
+    plan, kernels = chosen.plan(), []
+    evaluate = run_program.__globals__["cohorts"].evaluate_tasks
+
+    def recording(process, state, *rest):
+        kernels.append(np.array(state.server["shared"]))
+        return evaluate(process, state, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_program.__globals__["cohorts"], "evaluate_tasks", recording)
+        plan.run()
+    network, first = plan.network(), plan.data.task(0, 0).train
+    before, after = (network.logits(each, np.zeros(0, "f"), None, {}, first, None).numpy() for each in kernels)
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
+    new = plan.data.task(0, 1).train
+    before, after = (network.logits(each, np.zeros(0, "f"), None, {}, new, None).numpy() for each in kernels)
+    assert np.abs(after - before).max() > 0.05
 
 
 @pytest.mark.slow
@@ -397,6 +424,31 @@ def test_labels_are_words_and_clients_may_have_nothing(tmp_path, caplog, method)
     assert len(rows) == len(set(rows)) == 80
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_herded_memory_of_one_is_the_example_nearest_its_clients_class_mean(kind, vectors):
+    plan = experiment("er", kind, vectors, memory_choice="herding", memory_per_class=1, alpha=5.0).plan()
+    assert "+herding" in plan.experiment.label
+    new = plan.client_data(plan.stream)
+    for client in range(2):
+        rows, one = plan.stream.task(client, 0).train, new.task(client, 0)
+        kept = np.setdiff1d(plan.data.stream.task(client, 1).train, plan.stream.task(client, 1).train)
+        wanted = []
+        for label in np.unique(one.train["label"]):
+            which = one.train["label"] == label
+            plain = as_vectors(one)[which]
+            wanted.append(rows[which][np.argmin(np.linalg.norm(plain - plain.mean(axis=0), axis=1))])
+        assert set(kept) == set(wanted)
+
+
+def as_vectors(task):
+    """Pixels, columns, or the mean of a document's word vectors, float64 [N, D]."""
+    if "features" in task.train:
+        return task.train["features"].reshape(len(task.train["label"]), -1).astype(float)
+    words = task.context["vectors"][task.context["tokens"]].astype(float)
+    spans = zip(task.train["start"], task.train["length"])
+    return np.array([words[start : start + length].sum(axis=0) / max(length, 1) for start, length in spans])
+
+
 # -- runs ---------------------------------------------------------------------------------------------------------
 
 
@@ -405,7 +457,7 @@ class _Stopped(Exception):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "ewc", "lwf", "er", *CLOSED])
+@pytest.mark.parametrize("method", ["ewc", "lwf", "fot", *CLOSED])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path, method):
     chosen = experiment(method, alpha=0.3, runtime="in-process")
     whole = chosen.replace(output_dir=str(tmp_path / "whole")).run()
@@ -453,7 +505,7 @@ def _two_workers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "ewc", "lwf", "er", *CLOSED])
+@pytest.mark.parametrize("method", ["ewc", "lwf", "fot", *CLOSED])
 def test_a_worker_and_two_of_them_give_what_this_process_gives(tff_context, two_workers, method):
     """About 1e-6 after a round (docs/runtime.md), which Adam lets grow: 1e-4; sums in closed form stay at 1e-6."""
     chosen = experiment(method, num_rounds=1, num_clients=3)
@@ -468,7 +520,7 @@ def test_a_worker_and_two_of_them_give_what_this_process_gives(tff_context, two_
 @pytest.mark.parametrize(
     ("method", "of", "traced"),
     [
-        *((method, Whole, "logits") for method in ("fedavg", "ewc", "lwf", "er")),
+        *((method, Whole, "logits") for method in ("ewc", "lwf", "fot")),
         *((method, client_works.AnalyticWork, "features") for method in CLOSED),
     ],
 )

@@ -32,7 +32,7 @@ SENSIBLE = {
         ("fil-ver", "ver-stats", "ver", "ebr", "ebr-no-sst", "vanilla", "offline-vee", "offline-ebr",
          "offline-end-to-end"), LABELLED,
     ),
-    **dict.fromkeys(("lwf", "er", "afcl", "prototypes"), LABELLED),
+    **dict.fromkeys(("lwf", "er", "afcl", "prototypes", "fot"), LABELLED),
     # Section 5.1 of FIL-VER permutes pixels.
     **dict.fromkeys(
         ("none", "noise", "random-encoder", "naive", "naive-end-to-end", "ebr-1x", "ebr-16x"), ("image",)

@@ -316,3 +316,65 @@ def test_what_starts_anew_with_every_task_is_said_and_listed(caplog):
 def test_a_negative_number_of_places_is_an_input_error():
     with pytest.raises(errors.InputError, match="num_foreign"):
         KerasNetwork(_mlp(), -1)
+
+
+# -- what layers multiply ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (layers.Dense(3), (5,)),
+        (layers.Dense(3, use_bias=False), (4, 5)),
+        *(
+            (layers.Conv2D(3, (2, 3), padding=padding, strides=strides, dilation_rate=dilation), (6, 7, 2))
+            for padding, strides, dilation in (("valid", 1, 1), ("same", 1, 1), ("same", 2, 1), ("same", 1, 2))
+        ),
+        *((layers.Conv1D(3, 3, padding=padding), (6, 2)) for padding in ("valid", "same", "causal")),
+        (layers.Conv1D(3, 2, padding="causal", dilation_rate=2), (6, 2)),
+        (layers.Conv1D(3, 3, padding="same", strides=2), (7, 2)),
+    ],
+)
+def test_rows_that_a_layer_multiplies_give_its_outputs(layer, shape):
+    layer = type(layer).from_config(layer.get_config())
+    inputs = keras.Input(shape)
+    outputs = layer(inputs)
+    network = KerasNetwork(keras.Model(inputs, layers.Dense(2)(layers.Flatten()(outputs))))
+    x = np.random.default_rng(1).normal(size=(4, *shape)).astype("f")
+    given = (network.initial_kernels(KEY), network.initial_local(KEY), None, {}, {"features": x})
+    rows, of_head = network.layer_inputs(*given)
+    bias = layer.bias.numpy() if layer.use_bias else 0
+    expected = layer(x).numpy()
+    np.testing.assert_allclose(
+        rows.numpy() @ layer.kernel.numpy().reshape(-1, 3) + bias, expected.reshape(-1, 3), atol=1e-5
+    )
+    np.testing.assert_allclose(of_head, expected.reshape(4, -1), atol=1e-5)
+
+
+def test_every_call_of_a_shared_layer_and_the_layers_of_a_model_inside_are_seen():
+    twice, nested = KerasNetwork(_shared_twice()), KerasNetwork(_words())
+    assert [len(rows) for rows in _layer_inputs(twice)] == [8, 4]
+    assert [tuple(rows.shape) for rows in _layer_inputs(nested)] == [(24, 15), (24, 4), (4, 24)]
+    first, second = np.split(_layer_inputs(twice)[0].numpy(), 2)
+    kernel, bias = (weight.numpy() for weight in twice.plain().layers[1].weights)
+    np.testing.assert_allclose(second, np.tanh(first @ kernel + bias), atol=1e-6)
+
+
+def _layer_inputs(network):
+    given = (network.initial_kernels(KEY), network.initial_local(KEY), None, {})
+    return network.layer_inputs(*given, {"features": _features(network.plain())})
+
+
+def test_layers_that_are_frozen_or_in_groups_are_not_among_those_that_are_seen():
+    model = keras.Sequential(
+        [
+            keras.Input([4, 4, 2]),
+            layers.Conv2D(4, 2, groups=2),
+            layers.Conv2D(3, 2, trainable=False),
+            layers.Conv2D(3, 2, name="seen"),
+            layers.Flatten(),
+            layers.Dense(3, name="head"),
+        ]
+    )
+    network = KerasNetwork(model)
+    assert [layer.kernel.partition("/")[2] for layer in network.layers] == ["seen/kernel:0", "head/kernel:0"]

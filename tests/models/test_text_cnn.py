@@ -209,3 +209,24 @@ def test_wrong_sizes_are_input_errors(name, value):
 def test_a_negative_number_of_places_is_an_input_error(kind):
     with pytest.raises(errors.InputError, match="num_foreign"):
         kind(CONFIG, -1)
+
+
+def test_rows_that_layers_multiply_are_the_windows_of_documents_and_the_pooled_features(context):
+    network = TextCNN(CONFIG)
+    kernels, local = _random(network.kernels.size, seed=2), _random(network.local.size, seed=3)
+    batch = {"start": np.array([0, 6], np.int32), "length": np.array([5, 3], np.int32)}
+    *windows, pooled = network.layer_inputs(kernels, local, None, context, batch)
+    vectors, tokens = context["vectors"].numpy(), TOKENS[[0, 3]]
+    for width, rows in zip((2, 3), windows):
+        expected = [
+            vectors[document[start : start + width]].reshape(-1)
+            for document in tokens
+            for start in range(np.count_nonzero(document) - width + 1)
+        ]
+        np.testing.assert_array_equal(rows, expected)
+    parts = cut(local, {"b2": (F,), "b3": (F,), "head": (2 * F, C), "head_bias": (C,)})
+    wanted = features(tokens, vectors, list(cut(kernels, KERNELS).values()), [parts["b2"], parts["b3"]])
+    np.testing.assert_allclose(pooled, wanted.reshape(2, -1), atol=1e-5)
+    logits = network.logits(kernels, local, None, context, batch, None)
+    np.testing.assert_allclose(pooled.numpy() @ parts["head"] + parts["head_bias"], logits, atol=1e-5)
+    assert [layer.kernel for layer in network.layers] == ["conv_2", "conv_3", "head_kernel"]

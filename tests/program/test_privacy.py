@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
+from collections import OrderedDict
 from unittest import mock
 
+import numpy as np
 import pytest
 import systems
 import tensorflow_federated as tff
@@ -13,11 +16,11 @@ from run_directories import StopAfter, StopError, history
 
 from tffcl import metrics, runtime
 from tffcl.aggregators import ClientPrivacy, by_name
-from tffcl.program.results import Settings
+from tffcl.program.results import Settings, privacy_accounts
 from tffcl.program.state import sample_clients
 from tffcl.streams import Enrollment
 from tffcl.templates import compose_continual_process
-from tffcl.transfers import SIT, CentroidPrivacy
+from tffcl.transfers import SIT, CentroidPrivacy, NoTransfer
 
 PRIVACY = ClientPrivacy(clip=0.5, noise_multiplier=4.0, clients_per_round=2, uncovered=("the weather",))
 
@@ -121,3 +124,18 @@ def test_noise_on_summaries_has_an_account_of_its_own(tiny, process, noisy):
     told = results.to_json()["privacy"]
     assert list(told) == ["summaries"]
     assert told["summaries"]["epsilon"] == pytest.approx(metrics.embedding_epsilon(5.0, 1e-5, times=2))
+
+
+@pytest.mark.parametrize(
+    ("sent", "named"),
+    [
+        ({"delta": np.float32}, []),
+        ({"weights": np.float32, "rehearsal": np.float32}, ["examples for rehearsal"]),
+        ({"weights": np.float32, "gram": np.float32}, ["Gram sums of layer inputs"]),
+    ],
+)
+def test_what_is_sent_beside_the_noised_updates_is_named(sent, named):
+    message = tff.to_type((OrderedDict(sent), np.float32, OrderedDict(loss=np.float32)))
+    process = types.SimpleNamespace(message_type=message, num_foreign=0)
+    told = privacy_accounts(PRIVACY, [], Enrollment.from_table(["**"]), process, NoTransfer())
+    assert told["base_updates"]["uncovered"] == [*named, "metrics and counts of examples", "the weather"]

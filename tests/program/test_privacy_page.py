@@ -14,7 +14,7 @@ import systems
 from placements import leaves, tensors, ways_out
 
 from tffcl import archive, runtime
-from tffcl.algorithms import build_afcl, build_confedmade, build_fed_avg, build_fil_ver
+from tffcl.algorithms import build_afcl, build_confedmade, build_fed_avg, build_fil_ver, build_fot
 from tffcl.client_works import EWC, EmbeddingPrivacy, FedCurv, LocalTraining, LwF
 from tffcl.finalizers import ServerSideTraining
 from tffcl.models import FrozenEncoder, IdentityEncoder, MADEConfig, TextCNN, with_label_mask
@@ -46,6 +46,7 @@ PROCESSES = {
         lambda: build_afcl(FrozenEncoder(IdentityEncoder((2, 2)), np.zeros(0, np.float32)), 3, width=4),
         NoTransfer(),
     ),
+    "fot": (systems.documents, lambda: build_fot(TextCNN(small.config(), 0), training=TRAINING), NoTransfer()),
     "fil-ver": (
         systems.vectors,
         lambda: build_fil_ver(

@@ -8,6 +8,7 @@ import pytest
 
 from tffcl import streams
 from tffcl.errors import StreamError
+from tffcl.streams.incremental import herding
 
 LABELS = np.random.default_rng(3).integers(0, 7, 600)
 TEST_LABELS = np.arange(70) % 7
@@ -218,3 +219,53 @@ def test_a_memory_of_all_data_so_far_is_a_uniform_sample():
         hits[np.unique(streams.with_memory(four, labels, 10, seed=seed).task(0, 3).train)] += 1
     by_task = [hits[task.train].mean() / 300 for task in stream.tasks[0]]
     assert by_task == pytest.approx([1 / 6] * 3, abs=0.03)  # 5 standard deviations of 300 draws
+
+
+def herded_by_hand(vectors, mean, count):
+    """All continuations are tried in each step."""
+    order = []
+    while len(order) < min(count, len(vectors)):
+        rest = [row for row in range(len(vectors)) if row not in order]
+        order.append(min(rest, key=lambda row: np.sum((mean - np.mean(vectors[[*order, row]], axis=0)) ** 2)))
+    return order
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 9, 30])
+def test_herding_takes_the_row_with_which_the_mean_is_nearest(count):
+    vectors = np.random.default_rng(count).normal(size=(12, 3))
+    order = herding(vectors, vectors.mean(axis=0), count)
+    assert order.tolist() == herded_by_hand(vectors, vectors.mean(axis=0), count)
+    assert len(set(order.tolist())) == min(count, 12)
+
+
+@pytest.mark.parametrize("per_class", [0, 1, 5])
+def test_a_herded_memory_is_that_of_each_class_of_each_client(per_class):
+    vectors = np.random.default_rng(0).normal(size=(len(LABELS), 3))
+    stream = made(partition="dirichlet", alpha=0.5, validation_share=0)
+    herded = streams.with_memory(stream, LABELS, per_class, vectors=vectors)
+    for own, with_old in zip(stream.tasks, herded.tasks):
+        for number, task in enumerate(with_old):
+            wanted = set()
+            for past in own[:number]:
+                for label in past.labels:
+                    rows = np.sort(past.train[LABELS[past.train] == label])
+                    kept = herded_by_hand(vectors[rows], vectors[rows].mean(axis=0), per_class) if len(rows) else []
+                    wanted |= set(rows[kept].tolist())
+            assert set(np.setdiff1d(task.train, own[number].train).tolist()) == wanted
+
+
+def test_what_comes_again_is_herded_with_what_is_remembered_towards_the_mean_of_all():
+    labels, vectors = np.zeros(40, int), np.random.default_rng(3).normal(size=(40, 2))
+    stream = streams.data_incremental(labels, [0], num_clients=1, num_tasks=3, validation_share=0)
+    parts = [task.train for task in stream.tasks[0]]
+    first = np.sort(parts[0])[herded_by_hand(vectors[np.sort(parts[0])], vectors[parts[0]].mean(axis=0), 4)]
+    candidates = np.sort(np.concatenate([first, parts[1]]))
+    both = np.concatenate(parts[:2])
+    second = candidates[herded_by_hand(vectors[candidates], vectors[both].mean(axis=0), 4)]
+    last = streams.with_memory(stream, labels, 4, vectors=vectors).task(0, 2).train
+    assert set(np.setdiff1d(last, parts[2])) == set(second)
+
+
+def test_vectors_of_other_examples_are_refused():
+    with pytest.raises(StreamError, match="vectors: expected one for each of"):
+        streams.with_memory(made(), LABELS, 2, vectors=np.zeros((3, 2)))

@@ -15,3 +15,4 @@ from .made import build_fed_made as build_fed_made
 from .made import build_fedweit_made as build_fedweit_made
 from .method import Method as Method
 from .method import method as method
+from .orthogonal import build_fot as build_fot

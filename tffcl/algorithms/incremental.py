@@ -3,6 +3,7 @@
 Li, Hoiem: Learning without Forgetting, 2016 (LwF). With FedAvg it is the FedLwF of Zhang et al.: TARGET: Federated
 Class-Continual Learning via Exemplar-Free Distillation, ICCV 2023.
 Chaudhry et al.: On Tiny Episodic Memories in Continual Learning, 2019 (ER); each client has a memory of its own.
+Rebuffi et al.: iCaRL: Incremental Classifier and Representation Learning, 2017 (herding).
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ class Memory(Options):
     """ER."""
 
     memory_per_class: int = option(20, "Examples of each past class that a client remembers.", least=0)
+    memory_choice: str = option(
+        "random", "Which: at random, or those whose mean is nearest that of the class (herding), in pixels, columns or "
+        "means of word vectors.", choices=("random", "herding"), sparse=True,
+        mark=lambda own: "+herding" if own.memory_choice == "herding" else "",
+    )  # fmt: skip
 
 
 @errors.checked_arguments
@@ -65,6 +71,10 @@ class _Replaying(Method):
     def remembered(self, plan: Plan) -> int:
         """See `Method.remembered`."""
         return plan.group(Memory).memory_per_class
+
+    def herds(self, plan: Plan) -> bool:
+        """See `Method.herds`."""
+        return plan.group(Memory).memory_choice == "herding"
 
 
 def _er(network: models.Network, memory: Memory, **options: Any) -> ContinualProcess:

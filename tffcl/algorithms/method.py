@@ -108,6 +108,11 @@ class Method:
         del plan
         return 0
 
+    def herds(self, plan: Plan) -> bool:
+        """Whether the pool "memory" is chosen by herding, in place of at random."""
+        del plan
+        return False
+
     def check(self, experiment: Experiment) -> None:
         """Refuses options that do not go together, before anything heavy begins.
 

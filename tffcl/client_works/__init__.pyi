@@ -7,6 +7,7 @@ from .optimizers import FusedAdam as FusedAdam
 from .optimizers import LocalOptimizer as LocalOptimizer
 from .options import Decomposition as Decomposition
 from .options import LocalTraining as LocalTraining
+from .orthogonal import OrthogonalWork as OrthogonalWork
 from .penalties import EWC as EWC
 from .penalties import FedCurv as FedCurv
 from .penalties import LwF as LwF

@@ -30,6 +30,16 @@ def upper(size: int) -> tf.Tensor:
     return tf.linalg.band_part(tf.ones([size, size], tf.bool), 0, -1)
 
 
+def symmetric(triangle: tf.Tensor, size: int) -> tf.Tensor:
+    """The matrix `[size, size]` whose entries of `upper`, row after row, are given: `[size (size + 1) / 2]`.
+
+    >>> symmetric(tf.constant([1.0, 2.0, 3.0]), 2).numpy().tolist()
+    [[1.0, 2.0], [2.0, 3.0]]
+    """
+    half = tf.scatter_nd(tf.where(upper(size)), triangle, [size, size])
+    return half + tf.linalg.set_diag(tf.transpose(half), tf.zeros([size], triangle.dtype))
+
+
 class AnalyticWork(ClientWork):
     """Sends sums over frozen features in the first round of a task in which it takes part, and nothing after that.
 

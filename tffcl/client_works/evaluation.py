@@ -96,7 +96,7 @@ def classified(logits_fn: Callable[[Tensors], tf.Tensor], examples: Tensors) -> 
         count = tf.cast(tf.size(labels), tf.float32)
         return count, tf.reduce_sum(loss), tf.reduce_sum(tf.cast(right, tf.float32))
 
-    return OrderedDict(zip(("count", "loss", "correct"), in_batches(one_batch, examples, BATCH, outputs=3)))
+    return OrderedDict(zip(("count", "loss", "correct"), in_batches(one_batch, examples, BATCH, [[]] * 3)))
 
 
 def num_examples(examples: Tensors) -> tf.Tensor:
@@ -105,16 +105,19 @@ def num_examples(examples: Tensors) -> tf.Tensor:
 
 
 def in_batches(
-    function: Callable[[Tensors], Sequence[tf.Tensor]], examples: Tensors, batch_size: int, outputs: int
+    function: Callable[[Tensors], Sequence[tf.Tensor]],
+    examples: Tensors,
+    batch_size: int,
+    shapes: Sequence[Sequence[int]],
 ) -> tuple[tf.Tensor, ...]:
-    """Sums a function's scalar float32 `outputs` over consecutive batches, in bounded memory."""
+    """Sums a function's outputs, float32 of these shapes, over consecutive batches, in bounded memory."""
     count = num_examples(examples)
 
     def one_batch(start: tf.Tensor, *totals: tf.Tensor) -> tuple[tf.Tensor, ...]:
         batch = {name: values[start : start + batch_size] for name, values in examples.items()}
         return (start + batch_size, *[t + v for t, v in zip(totals, function(batch))])
 
-    start = (tf.constant(0), *[tf.constant(0.0)] * outputs)
+    start = (tf.constant(0), *map(tf.zeros, shapes))
     return tf.while_loop(lambda start, *_: start < count, one_batch, start)[1:]
 
 

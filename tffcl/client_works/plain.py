@@ -158,7 +158,7 @@ class PlainWork(NetworkWork):
         key = randomness.fold(randomness.fold(state["key"], begun["task"]), randomness.LOCAL)
         local = self.network.initial_local(key)
         if self.keep_local:
-            local = tf.where(begun["task"] == 0, local, state["local"])
+            local = tf.where(tf.equal(begun["task"], 0), local, state["local"])
         return dict(state, **begun, local=local, **self.penalties.begin_task(self.penalties.kernels(shared)))
 
     def end_task(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any]) -> tuple[Tensors, Tensors]:

@@ -136,6 +136,15 @@ class Plan:
         """Whether tasks that differ in their labels have one head, in which only labels that may occur compete."""
         return self.one_head and self.experiment.scenario != "domains" and self.kind != "binary"
 
+    def _plain_vectors(self) -> np.ndarray:
+        """Training examples, float32 `[N, D]`: pixels in [0, 1], columns, or the mean of a document's word vectors."""
+        data: Any = self.dataset
+        if self.kind == "text":
+            tokens = data.train_tokens
+            return transfers.document_vectors(tokens.values, tokens.row_splits[:-1], tokens.lengths, data.embedding)
+        rows = data.train_x if self.kind == "vector" else scaled(data.train_images, data.max_value)
+        return np.reshape(rows, [len(rows), -1])
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of an example as the network takes it; the dimension of word vectors for text."""
@@ -174,7 +183,9 @@ class Plan:
             return program.DomainClientData(data, stream, **form)
         growing: dict[str, Any] = {"growing": self.growing, "own_classes": self.growing and self.train_classes == "own"}
         if pool == "memory":
-            pooled = streams.with_memory(stream, data.train_labels, self.method.remembered(self), self.split_seed)
+            plain = self._plain_vectors() if self.method.herds(self) else None
+            per_class = self.method.remembered(self)
+            pooled = streams.with_memory(stream, data.train_labels, per_class, self.split_seed, plain)
         else:
             pooled = loading.pooled(stream, pool)
         if self.kind == "text":

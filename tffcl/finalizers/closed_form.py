@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works.analytic import AnalyticWork, upper
+from tffcl.client_works.analytic import AnalyticWork, symmetric
 from tffcl.templates import FinalizerProcess
 from tffcl.templates.tff_types import at_server
 
@@ -121,10 +121,7 @@ def build_closed_form(work: AnalyticWork, solve: Solve) -> FinalizerProcess:
     @tff.tensorflow.computation(sums_type, work.shared_type, sums_type)
     def add_and_solve(state: OrderedDict, shared: tf.Tensor, aggregate: OrderedDict) -> tuple:
         sums = OrderedDict((name, state[name] + aggregate[name]) for name in types)
-        gram = None
-        if work.with_gram:
-            triangle = tf.scatter_nd(tf.where(upper(size)), sums["gram"], [size, size])
-            gram = triangle + tf.linalg.set_diag(tf.transpose(triangle), tf.zeros([size], tf.float64))
+        gram = symmetric(sums["gram"], size) if work.with_gram else None
         solution = tf.ensure_shape(solve(gram, sums["moments"]), work.shared_type.shape)
         finite = tf.reduce_all(tf.math.is_finite(solution))
         examples = tf.cast(tf.round(tf.reduce_sum(sums["moments"][-1])), tf.int64)

@@ -12,6 +12,8 @@ from .made import ABSENT as ABSENT
 from .made import MADENetwork as MADENetwork
 from .made_distribution import MADE as MADE
 from .network import Classifier as Classifier
+from .network import Layered as Layered
+from .network import LinearLayer as LinearLayer
 from .network import Network as Network
 from .network import Whole as Whole
 from .network import with_label_mask as with_label_mask

@@ -19,7 +19,7 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.layers import DecomposedConv1D, DecomposedConv2D, DecomposedDense
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.models.network import Classifier, Tensors, dropout
+from tffcl.models.network import Layered, LinearLayer, Tensors, dropout
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class KeyedDropout(tf.keras.layers.Layer):
         return dropout(inputs, self.rate, self.key)
 
 
-class KerasNetwork(Classifier):
+class KerasNetwork(Layered):
     """Applies a Keras model with weights that come as flat vectors; the model's own variables stay as they are.
 
     The kernels of all Dense, Conv1D and Conv2D layers except the head are shared and decomposed; biases, the head
@@ -157,6 +157,17 @@ class KerasNetwork(Classifier):
         if not kernels:
             raise errors.InputError("model: no trainable Dense, Conv1D or Conv2D layer below the head to share")
         self.kernels, self.local = KernelLayout(tuple(kernels)), VectorLayout(tuple(local))
+        names = {id(weight): name for name, weight in zip(self._names, weights) if id(weight) in trainable}
+        linear = [
+            layer
+            for layer in _leaf_layers(self._model)
+            if type(layer) in _DECOMPOSED and id(layer.kernel) in names and _multiplies_patches(layer)
+        ]
+        self._linear = tuple(linear)
+        self.layers = tuple(
+            LinearLayer(names[id(layer.kernel)], names.get(id(layer.bias)) if layer.use_bias else None)
+            for layer in linear
+        )
 
     @property
     def weights_by_role(self) -> dict[str, dict[str, int]]:
@@ -212,6 +223,16 @@ class KerasNetwork(Classifier):
         with self._substituted([tf.convert_to_tensor(value) for value in values], dropout_key):
             return self._model(examples["features"], training=False)
 
+    def layer_inputs(
+        self, kernels: tf.Tensor, local: tf.Tensor, attention: tf.Tensor, context: Tensors, examples: Tensors
+    ) -> tuple[tf.Tensor, ...]:
+        seen: list[list[tf.Tensor]] = [[] for _ in self._linear]
+        with contextlib.ExitStack() as stack:
+            for layer, rows in zip(self._linear, seen):
+                stack.enter_context(_recorded(layer, rows))
+            self.logits(kernels, local, attention, context, examples, None)
+        return tuple(tf.concat(rows, 0) for rows in seen)
+
     def plain(self, kernels: Any = None, local: Any = None) -> tf.keras.Model:
         """A Keras model as the user's was, with Keras's own dropout; logits of `features`.
 
@@ -245,6 +266,44 @@ class KerasNetwork(Classifier):
         finally:
             for layer, name, value in replaced:
                 vars(layer)[name] = value
+
+
+def _multiplies_patches(layer: tf.keras.layers.Layer) -> bool:
+    """Whether a Dense or convolution layer multiplies rows of its inputs by the whole of its kernel."""
+    if isinstance(layer, tf.keras.layers.Dense):
+        return True
+    return layer.groups == 1 and layer.data_format == "channels_last"
+
+
+def _patches(layer: tf.keras.layers.Layer, inputs: tf.Tensor) -> tf.Tensor:
+    """Rows that the layer multiplies by its kernel, float32 `[rows, d]`, window after window."""
+    if not isinstance(layer, tf.keras.layers.Dense):
+        size, strides, rates, padding = layer.kernel_size, layer.strides, layer.dilation_rate, layer.padding
+        if len(size) == 1:
+            if padding == "causal":
+                inputs = tf.pad(inputs, [[0, 0], [rates[0] * (size[0] - 1), 0], [0, 0]])
+            inputs = inputs[:, None]
+            size, strides, rates = (1, *size), (1, *strides), (1, *rates)
+        inputs = tf.image.extract_patches(
+            inputs, [1, *size, 1], [1, *strides, 1], [1, *rates, 1], "SAME" if padding == "same" else "VALID"
+        )
+    return tf.reshape(inputs, [-1, inputs.shape[-1]])
+
+
+@contextlib.contextmanager
+def _recorded(layer: tf.keras.layers.Layer, rows: list[tf.Tensor]) -> Iterator[None]:
+    """Inside, `rows` gains what the layer multiplies at each of its calls."""
+    call = layer.call
+
+    def recording(inputs: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
+        rows.append(_patches(layer, inputs))
+        return call(inputs, *args, **kwargs)
+
+    vars(layer)["call"] = recording
+    try:
+        yield
+    finally:
+        del vars(layer)["call"]
 
 
 def _weight_attributes(model: tf.keras.Model) -> list[tuple[tf.Module, str, int]]:

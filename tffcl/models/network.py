@@ -10,7 +10,7 @@ import abc
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import NamedTuple, Optional, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -174,6 +174,38 @@ class Classifier(Network):
         """Cross-entropy of each example in nats."""
         logits = competing(self.logits(kernels, local, attention, context, examples, dropout_key), context)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], logits)
+
+
+class LinearLayer(NamedTuple):
+    """A layer that multiplies rows of its inputs, `[rows, d]`, by a kernel `[..., units]` of d rows, end to end.
+
+    Shown with `Network`.
+
+    Attributes:
+      kernel: name of the kernel's part in a layout.
+      bias: name of the bias's part, or None.
+    """
+
+    kernel: str
+    bias: Optional[str]
+
+
+class Layered(Classifier):
+    """A classifier that shows what its layers multiply.
+
+    Shown with `Network`.
+
+    Attributes (and those of `Network`):
+      layers: the linear layers, convolutions of windows (patches) among them.
+    """
+
+    layers: tuple[LinearLayer, ...]
+
+    @abc.abstractmethod
+    def layer_inputs(
+        self, kernels: tf.Tensor, local: tf.Tensor, attention: tf.Tensor, context: Tensors, examples: Tensors
+    ) -> tuple[tf.Tensor, ...]:
+        """Rows that each layer multiplies, nothing being dropped: float32 `[rows, d]` each; arguments of `losses`."""
 
 
 class Whole(Classifier):

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.layers import text
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.models.network import Classifier, Tensors, document_types, dropout, glorot_uniform
+from tffcl.models.network import Classifier, Layered, LinearLayer, Tensors, document_types, dropout, glorot_uniform
 from tffcl.models.registry import TextCNNConfig
 
 
@@ -56,7 +56,7 @@ class _TextNetwork(Classifier):
         return tf.matmul(features, local["head_kernel"]) + local["head_bias"]
 
 
-class TextCNN(_TextNetwork):
+class TextCNN(_TextNetwork, Layered):
     """The TextCNN of FedWeIT and of the baselines: foreign adaptives, if any, are added into its kernels.
 
     Shown with `TextCNNConfig`.
@@ -68,6 +68,8 @@ class TextCNN(_TextNetwork):
     def __init__(self, config: TextCNNConfig, num_foreign: int = 0):
         super().__init__(config, num_foreign)
         self.local = VectorLayout(self._biases + self._head)
+        names = [(kernel, bias) for (kernel, _), (bias, _) in zip(self.kernels.parts, self._biases)]
+        self.layers = tuple(LinearLayer(*pair) for pair in (*names, ("head_kernel", "head_bias")))
 
     def logits(
         self,
@@ -80,6 +82,15 @@ class TextCNN(_TextNetwork):
     ) -> tf.Tensor:
         parts = self.local.split(local)
         return self._scores(self._features(kernels, parts, context, examples), parts, dropout_key)
+
+    def layer_inputs(
+        self, kernels: tf.Tensor, local: tf.Tensor, attention: tf.Tensor, context: Tensors, examples: Tensors
+    ) -> tuple[tf.Tensor, ...]:
+        sizes = self.config.kernel_sizes
+        tokens = text.padded(context["tokens"], examples["start"], examples["length"])
+        tokens = text.pad_tokens(tokens, max(sizes))
+        windows = [text.gather_windows(tokens, context["vectors"], k, max(sizes)).vectors for k in sizes]
+        return (*windows, self._features(kernels, self.local.split(local), context, examples))
 
 
 class AlignedTextCNN(_TextNetwork):

@@ -238,10 +238,14 @@ def privacy_accounts(
     ]
     epsilon = metrics.client_epsilon(privacy.noise_multiplier, rounds, privacy.delta)
     drawn = any(len(took_part) < len(candidates) for took_part, candidates in rounds)
+    from tffcl.templates import tff_types
+
+    update = {} if process.message_type is None else tff_types.entries(process.message_type[0])
     sent_otherwise = {
         "adaptives in the knowledge base": process.num_foreign > 0,
         "summaries of tasks": transfer.needs_summaries,
-        "examples for rehearsal": any("extra_bytes" in event for event in events),
+        "examples for rehearsal": "rehearsal" in update,
+        "Gram sums of layer inputs": "gram" in update,
         "metrics and counts of examples": True,
     }
     accounts["base_updates"] = {

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Union
+from typing import Optional, Union
 
 import numpy as np
 
@@ -310,42 +310,80 @@ def seen_classes(stream: TaskStream) -> list[tuple[int, ...]]:
     return found
 
 
-def with_memory(stream: TaskStream, train_labels: _Labels, per_class: int, seed: int = 42) -> TaskStream:
+def with_memory(
+    stream: TaskStream, train_labels: _Labels, per_class: int, seed: int = 42, vectors: Optional[np.ndarray] = None
+) -> TaskStream:
     """Experience replay (Chaudhry et al.: On Tiny Episodic Memories in Continual Learning, 2019): each task is trained
     with what its client remembers of its past ones, at most `per_class` examples of each class.
 
     Which of a class's examples stay is decided by a rank that each draws once, so that at any time the memory is a
-    random sample of all that the client has had of the class (reservoir sampling). Remembered rows are repeated until
-    there are as many as new ones, or half of them: each step has as much of the past as of the present. A client that
-    has nothing new trains on its memory.
+    random sample of all that the client has had of the class (reservoir sampling); or, with `vectors`, by `herding` of
+    what it remembers and what a task brings, towards the mean of all that it has had of the class. Remembered rows are
+    repeated until there are as many as new ones, or half of them: each step has as much of the past as of the present.
+    A client that has nothing new trains on its memory.
 
     >>> labels = [0, 1] * 6
     >>> stream = class_incremental(labels, [0, 1], num_clients=1, num_tasks=2, labels_per_task=1, validation_share=0)
     >>> [task.labels for task in with_memory(stream, labels, 1).tasks[0]]
     [(1,), (0, 1)]
 
+    Args:
+      stream: of tasks without any memory.
+      train_labels: int [N].
+      per_class: most examples of each class that a client remembers.
+      seed: of the ranks.
+      vectors: float [N, D], features of the training examples, for herding.
+
     Raises:
-      StreamError: `per_class` is no whole number, 0 or more.
+      StreamError: `per_class` is no whole number, 0 or more; vectors of another number of examples.
     """
     check_whole("per_class", per_class, 0, StreamError)
-    known = np.asarray(train_labels)
+    known, nothing = np.asarray(train_labels), np.zeros(0, np.int64)
+    if vectors is not None and len(vectors) != len(known):
+        raise StreamError(f"vectors: expected one for each of {len(known)} training examples, found {len(vectors)}")
     rank = generator(seed, _MEMORY).permutation(len(known))
+
+    def chosen(candidates: np.ndarray, had: np.ndarray) -> np.ndarray:
+        if vectors is None:
+            return candidates[np.argsort(rank[candidates], kind="stable")[:per_class]]
+        return candidates[herding(vectors[candidates], vectors[had].mean(axis=0), per_class)]
+
     tasks = []
     for own in stream.tasks:
-        made = []
-        for number, task in enumerate(own):
-            old = remembered(own, number, known, rank, per_class)
+        made, kept, had = [], dict[int, np.ndarray](), dict[int, np.ndarray]()
+        for task in own:
+            old = np.sort(np.concatenate([nothing, *kept.values()]))
             times = max(1, round(len(task.train) / len(old))) if len(old) else 0
             labels = tuple(sorted({*task.labels, *known[old].tolist()}))
             train = np.concatenate([task.train, np.tile(old, times)])
             made.append(dataclasses.replace(task, labels=labels, train=train, test_labels=task.labels))
+            new = np.asarray(task.train, np.int64)
+            for label in np.unique(known[new]).tolist():
+                of_label = new[known[new] == label]
+                had[label] = np.union1d(had.get(label, nothing), of_label)
+                kept[label] = chosen(np.union1d(kept.get(label, nothing), of_label), had[label])
         tasks.append(tuple(made))
     return TaskStream(f"with_memory({stream.name})", tuple(tasks), stream.excluded_labels)
 
 
-def remembered(own: Sequence[Task], task: int, labels: np.ndarray, rank: np.ndarray, per_class: int) -> np.ndarray:
-    """Rows that a client remembers as its task number `task` begins, int64, ascending."""
-    past = np.unique(np.concatenate([np.zeros(0, np.int64), *(each.train for each in own[:task])]))
-    past = past[np.argsort(rank[past], kind="stable")]
-    kept = [past[labels[past] == label][:per_class] for label in np.unique(labels[past])]
-    return np.sort(np.concatenate([np.zeros(0, np.int64), *kept]))
+def herding(vectors: np.ndarray, mean: np.ndarray, count: int) -> np.ndarray:
+    """Rows whose mean is near a given one, at most `count`, the most important first: int64 [count].
+
+    Row k is the one with which the mean of the first k is nearest (Rebuffi et al.: iCaRL, 2017, algorithm 4); each is
+    taken once.
+
+    >>> herding(np.array([[0.0], [4.0], [1.0], [3.5]]), np.array([2.0]), 3).tolist()
+    [2, 3, 0]
+
+    Args:
+      vectors: float [n, D].
+      mean: float [D].
+      count: most rows.
+    """
+    vectors, total = np.asarray(vectors, np.float64), np.zeros(np.shape(mean))
+    left, order = np.ones(len(vectors), bool), []
+    for number in range(1, min(count, len(vectors)) + 1):
+        distances = np.linalg.norm(mean - (total + vectors) / number, axis=1)
+        order.append(int(np.argmin(np.where(left, distances, np.inf))))
+        left[order[-1]], total = False, total + vectors[order[-1]]
+    return np.array(order, np.int64)
