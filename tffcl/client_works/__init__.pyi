@@ -19,3 +19,4 @@ from .rehearsal import RehearsalWork as RehearsalWork
 from .sharing import SHARING as SHARING
 from .sharing import EmbeddingPrivacy as EmbeddingPrivacy
 from .sharing import Sharing as Sharing
+from .synthetic import SyntheticWork as SyntheticWork

@@ -254,13 +254,23 @@ class LwF(Penalty):
         def of_step(step: StepView) -> tf.Tensor:
             known = step.context[KNOWN]
             old, new = step.logits(base=state["lwf_teacher"]), step.logits()
-            log_old, log_new = (
-                tf.nn.log_softmax(tf.where(known, z / self.temperature, NEVER)) for z in (tf.stop_gradient(old), new)
-            )
-            each = tf.reduce_sum(tf.where(known, tf.exp(log_old) * (log_old - log_new), 0.0), axis=1)
+            each = divergence(tf.stop_gradient(old), new, known, self.temperature)
             return self.weight * self.temperature**2 * tf.reduce_mean(each)
 
         return of_step
+
+
+def divergence(teacher: tf.Tensor, student: tf.Tensor, among: tf.Tensor, temperature: float = 1.0) -> tf.Tensor:
+    """KL(softmax(z* / T) || softmax(z / T)) of each example in nats, float32 `[n]`.
+
+    Args:
+      teacher: z*, float32 `[n, L]`.
+      student: z, the same.
+      among: bool `[L]`, the classes that it is about; 0 where it is about none.
+      temperature: T.
+    """
+    log_teacher, log_student = (tf.nn.log_softmax(tf.where(among, z / temperature, NEVER)) for z in (teacher, student))
+    return tf.reduce_sum(tf.where(among, tf.exp(log_teacher) * (log_teacher - log_student), 0.0), axis=1)
 
 
 def _check(weight: float, fisher_examples: int = 1) -> None:
