@@ -23,13 +23,13 @@ KINDS = {
     "vector": {"data": "iris", "num_tasks": 3, "labels_per_task": 1, "hidden": (8,)},
     "text": {"data": "sample", "num_tasks": 2, "labels_per_task": 2, "num_filters": 4, "kernel_sizes": (2,)},
 }
-TRAINED = ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline", "lwf", "er")
+TRAINED = ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline", "lwf", "target", "er")
 CLOSED = ("afcl", "prototypes")
 # The head grows in the same way in every network: each method on one kind of data, and each other kind with a few.
 PAIRS = [
     *((method, "vector") for method in (*TRAINED, *CLOSED)),
-    *((method, "text") for method in ("lwf", "er", "afcl")),
-    *((method, "image") for method in ("fedavg", "offline", "prototypes")),
+    *((method, "text") for method in ("lwf", "target", "er", "afcl")),
+    *((method, "image") for method in ("fedavg", "offline", "target", "prototypes")),
 ]
 FAST = {("lwf", "vector"), ("afcl", "text")}
 
@@ -58,6 +58,8 @@ def experiment(method, kind="vector", vectors=None, **options):
         chosen["width"] = 30
     else:
         chosen.update(num_rounds=2, num_epochs=4, batch_size=20, learning_rate=0.02, patience=0)
+    if method == "target" and options.get("distillation") != 0:
+        chosen.update(synthetic_examples=20, generator_steps=10, generator_width=4)
     if kind == "text":
         chosen["embeddings"] = vectors
     return Experiment(method, **{**chosen, "evaluate_every": "task", **options})
@@ -219,11 +221,24 @@ def shared_after(chosen):
 
 
 @pytest.mark.slow
-def test_lwf_without_a_weight_is_fedavg_to_the_bit():
+def test_distillation_without_a_weight_is_fedavg_to_the_bit():
     plain = shared_after(experiment("fedavg", train_classes="own"))
-    assert np.array_equal(shared_after(experiment("lwf", distillation=0.0)), plain)
-    assert not np.array_equal(shared_after(experiment("lwf", distillation=5.0)), plain)
+    for method in ("lwf", "target"):
+        assert np.array_equal(shared_after(experiment(method, distillation=0.0)), plain), method
+        assert not np.array_equal(shared_after(experiment(method, distillation=5.0)), plain), method
     assert not np.array_equal(shared_after(experiment("fedavg")), plain)
+
+
+@pytest.mark.slow
+def test_what_the_server_made_is_recorded_and_counted_once_a_task(tmp_path):
+    """One synthesis a task, whatever the number of clients; its examples go down with the first round of a task."""
+    for clients in (2, 4):
+        results = experiment("target", num_clients=clients, alpha=5.0, output_dir=str(tmp_path / str(clients))).run()
+        ends = [event for event in results.events if event["event"] == "task_end"]
+        assert len(ends) == 3
+        assert all(0 <= event["server_metrics"]["consolidate/agreement"] <= 1 for event in ends)
+        rounds = [event["bytes_down_dense"]["0"] for event in results.events if event["event"] == "round"]
+        assert [first - again for first, again in zip(rounds[::2], rounds[1::2])] == [20 * 4 * 4] * 3
 
 
 @pytest.mark.slow
@@ -245,7 +260,7 @@ def test_methods_that_need_the_task_at_test_are_refused_in_a_line(method):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("method", ["lwf", "er", *CLOSED])
+@pytest.mark.parametrize("method", ["lwf", "target", "er", *CLOSED])
 def test_methods_of_one_head_are_refused_elsewhere_in_a_line(method):
     with pytest.raises(InputError, match=f"{method} is for one growing head: class-incremental or data-incremental"):
         Experiment(method, data="digits", scenario="non-iid")
@@ -274,8 +289,9 @@ class _Stopped(Exception):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path):
-    whole = experiment("lwf", output_dir=str(tmp_path / "whole"), alpha=0.3).run()
+@pytest.mark.parametrize("method", ["lwf", "target"])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(method, tmp_path):
+    whole = experiment(method, output_dir=str(tmp_path / "whole"), alpha=0.3).run()
     folder, save, calls = str(tmp_path / "stopped"), RunDirectory.save, []
 
     def failing(self, state):
@@ -287,8 +303,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunDirectory, "save", failing)
         with pytest.raises(_Stopped):
-            experiment("lwf", output_dir=folder, alpha=0.3).run()
-    again = experiment("lwf", output_dir=folder, alpha=0.3, resume=True).run()
+            experiment(method, output_dir=folder, alpha=0.3).run()
+    again = experiment(method, output_dir=folder, alpha=0.3, resume=True).run()
     np.testing.assert_array_equal(again.scores, whole.scores)
     assert again.more["incremental"] == whole.more["incremental"]
     losses = [[event.get("loss") for event in each.events] for each in (again, whole)]
@@ -323,7 +339,8 @@ def test_a_worker_on_this_machine_gives_the_same(method, tolerance, tmp_path):
 
 
 @pytest.mark.slow
-def test_more_tasks_trace_nothing_more():
+@pytest.mark.parametrize("method", ["lwf", "target"])
+def test_more_tasks_trace_nothing_more(method):
     """How often the network's Python runs while tasks are learned does not depend on how many there are."""
 
     def calls(num_tasks):
@@ -331,7 +348,7 @@ def test_more_tasks_trace_nothing_more():
         logits = Whole.logits
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Whole, "logits", lambda self, *args: counted.append(1) or logits(self, *args))
-            experiment("lwf", num_tasks=num_tasks, num_rounds=1, num_epochs=1).run()
+            experiment(method, num_tasks=num_tasks, num_rounds=1, num_epochs=1).run()
         return len(counted)
 
     assert calls(2) == calls(3) > 0

@@ -105,7 +105,7 @@ class Generator:
         if form.is_image:
             height, breadth, channels = form.shape
             self._small = (-(-height // 4), -(-breadth // 4), 2 * width)
-            parts = (
+            parts: tuple[tuple[str, tuple[int, ...]], ...] = (
                 ("linear", (first, math.prod(self._small))),
                 ("conv_1", (3, 3, 2 * width, 2 * width)),
                 ("conv_2", (3, 3, 2 * width, width)),
