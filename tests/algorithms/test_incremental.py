@@ -10,8 +10,8 @@ import tensorflow_federated as tff
 from placements import leaves, ways_out
 
 from tffcl import testing
-from tffcl.algorithms import build_fed_avg, build_target
-from tffcl.client_works import PlainWork
+from tffcl.algorithms import build_fed_avg, build_glfc, build_target
+from tffcl.client_works import CompensatedWork, PlainWork
 from tffcl.errors import InputError
 from tffcl.models import KerasNetwork, Whole, with_label_mask
 from tffcl.program import ClientTask
@@ -95,6 +95,16 @@ def test_a_weight_of_zero_is_fedavg_part_for_part(tff_context):
     assert type(parts.work) is PlainWork
     assert parts.finalizer.end_task is None
     assert not parts.work.handed
+
+
+def test_glfc_without_its_two_losses_is_fedavg_part_for_part(tff_context):
+    with in_parts():
+        bare = build_glfc(network(), relation=0.0, compensation=False, training=TRAINING)
+        whole = build_glfc(network(), training=TRAINING)
+    assert type(bare.work) is PlainWork
+    assert "lwf_teacher" not in bare.work.state_type
+    assert isinstance(whole.work, CompensatedWork)
+    assert "lwf_teacher" in whole.work.state_type
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ KINDS = {
     "vector": {"data": "iris", "num_tasks": 3, "labels_per_task": 1, "hidden": (8,)},
     "text": {"data": "sample", "num_tasks": 2, "labels_per_task": 2, "num_filters": 4, "kernel_sizes": (2,)},
 }
-TRAINED = ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline", "lwf", "target", "er")
+TRAINED = ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline", "lwf", "target", "er", "glfc")
 CLOSED = ("afcl", "prototypes")
 # The head grows in the same way in every network: each method on one kind of data, and each other kind with a few.
 PAIRS = [
@@ -230,6 +230,16 @@ def test_distillation_without_a_weight_is_fedavg_to_the_bit():
 
 
 @pytest.mark.slow
+def test_glfc_without_its_losses_is_er_and_without_a_memory_fedavg_to_the_bit():
+    bare = {"relation": 0.0, "compensation": False}
+    assert np.array_equal(shared_after(experiment("glfc", **bare)), shared_after(experiment("er")))
+    plain = shared_after(experiment("fedavg"))
+    assert np.array_equal(shared_after(experiment("glfc", memory_per_class=0, **bare)), plain)
+    for part in ({"relation": 0.0}, {"compensation": False}):
+        assert not np.array_equal(shared_after(experiment("glfc", memory_per_class=0, **part)), plain)
+
+
+@pytest.mark.slow
 def test_what_the_server_made_is_recorded_and_counted_once_a_task(tmp_path):
     """One synthesis a task, whatever the number of clients; its examples go down with the first round of a task."""
     for clients in (2, 4):
@@ -260,7 +270,7 @@ def test_methods_that_need_the_task_at_test_are_refused_in_a_line(method):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("method", ["lwf", "target", "er", *CLOSED])
+@pytest.mark.parametrize("method", ["lwf", "target", "er", "glfc", *CLOSED])
 def test_methods_of_one_head_are_refused_elsewhere_in_a_line(method):
     with pytest.raises(InputError, match=f"{method} is for one growing head: class-incremental or data-incremental"):
         Experiment(method, data="digits", scenario="non-iid")

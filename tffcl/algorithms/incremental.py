@@ -1,8 +1,9 @@
-"""Methods of one growing head whose networks are trained: LwF, TARGET, and experience replay.
+"""Methods of one growing head whose networks are trained: LwF, TARGET, experience replay, and GLFC.
 
 Li, Hoiem: Learning without Forgetting, 2016 (LwF). With FedAvg it is the FedLwF of Zhang et al.: TARGET: Federated
 Class-Continual Learning via Exemplar-Free Distillation, ICCV 2023, whose own method distills on made examples (TARGET).
 Chaudhry et al.: On Tiny Episodic Memories in Continual Learning, 2019 (ER); each client has a memory of its own.
+Dong et al.: Federated Class-Incremental Learning, CVPR 2022 (GLFC).
 """
 
 from __future__ import annotations
@@ -48,9 +49,22 @@ class Generation(Options):
 
 @dataclasses.dataclass(frozen=True)
 class Memory(Options):
-    """ER."""
+    """ER and GLFC."""
 
     memory_per_class: int = option(20, "Examples of each past class that a client remembers.", least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Relations(Options):
+    """GLFC."""
+
+    relation: float = option(
+        1.0, "lambda_2 / lambda_1: weight of keeping what the last task's model said of the classes before.", least=0
+    )
+    compensation: bool = option(
+        True, "Old and new classes are weighed by how much of each is still to be learned.",
+        mark=lambda own: "" if own.compensation else "-uncompensated",
+    )  # fmt: skip
 
 
 @errors.checked_arguments
@@ -137,6 +151,42 @@ def _target(
     )  # fmt: skip
 
 
+@errors.checked_arguments
+def build_glfc(
+    network: models.Network,
+    *,
+    relation: float = 1.0,
+    compensation: bool = True,
+    training: Optional[LocalTraining] = None,
+    aggregator: Optional[templates.AggregationFactory] = None,
+    server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
+    seed: int = 0,
+) -> ContinualProcess:
+    """GLFC (Dong et al., CVPR 2022) without its proxy server, for clients that train on a memory of past classes.
+
+    Shown in docs/methods.md.
+
+    Args:
+      network: what the clients train, all of it shared (`tffcl.models.Whole`), with a growing label mask.
+      relation: lambda_2 / lambda_1, see `RelationDistillation`; 0 for none.
+      compensation: the class-aware gradient compensation loss in the place of cross-entropy, see `CompensatedWork`.
+        Without both it is FedAvg, or with a memory ER.
+      training: epochs, batches, learning rate.
+      aggregator: see `build_fed_avg`.
+      server_optimizer: see `build_fed_avg`.
+      seed: of everything random at the server.
+    """
+    kind = client_works.CompensatedWork if compensation else client_works.PlainWork
+    penalty = client_works.RelationDistillation(relation)
+    work = kind(network, training or LocalTraining(), seed, [penalty] if relation else None)
+    return compose_plain(work, aggregator, server_optimizer)
+
+
+def _glfc(network: models.Network, memory: Memory, relations: Relations, **options: Any) -> ContinualProcess:
+    del memory  # its examples stand with the data
+    return build_glfc(network, relation=relations.relation, compensation=relations.compensation, **options)
+
+
 def _lwf(network: models.Network, distillation: Distillation, **options: Any) -> ContinualProcess:
     return build_lwf(network, weight=distillation.distillation, temperature=distillation.temperature, **options)
 
@@ -165,4 +215,7 @@ TARGET = Method("target", _target, "FedAvg that distills the last task's model o
                 **_OWN)  # fmt: skip
 ER = _Replaying("er", _er, "FedAvg whose clients keep a few examples of each class and train on them again.",
                 "Chaudhry et al., 2019", options={"memory": Memory}, pool="memory", **GROWING)  # fmt: skip
-METHODS = {each.name: each for each in (LWF, TARGET, ER)}
+GLFC = _Replaying("glfc", _glfc, "ER that weighs old against new classes, and distills the last task's model.",
+                  "Dong et al., 2022", options={"memory": Memory, "relations": Relations}, pool="memory",
+                  **GROWING)  # fmt: skip
+METHODS = {each.name: each for each in (LWF, TARGET, ER, GLFC)}
