@@ -14,8 +14,9 @@ from tffcl.algorithms import build_fed_avg, build_glfc, build_target
 from tffcl.client_works import CompensatedWork, PlainWork
 from tffcl.errors import InputError
 from tffcl.models import KerasNetwork, Whole, with_label_mask
-from tffcl.program import ClientTask
+from tffcl.program import ClientFiles, ClientTask, run_program
 from tffcl.templates.compose import in_parts
+from tffcl.transfers import NoTransfer
 
 TRAINING = small.training(num_epochs=1)
 
@@ -87,6 +88,14 @@ class Data:
             return {"features": x, "label": (x[:, 0] > 0).astype(np.int32)}
 
         return ClientTask(context, part(6), part(2), context, part(3), 3)
+
+
+def test_clients_that_keep_their_states_in_files_are_refused_in_a_line(processes, tmp_path):
+    with pytest.raises(InputError, match="leave client_files out") as refused:
+        run_program(
+            processes[0], Data(), NoTransfer(), num_rounds=1, seed=0, client_files=ClientFiles(str(tmp_path))
+        )  # fmt: skip
+    assert "\n" not in str(refused.value)
 
 
 def test_a_weight_of_zero_is_fedavg_part_for_part(tff_context):
