@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.errors import InputError
+from tffcl.models.network import CLASSES
 from tffcl.program.client_data import ClientData
 from tffcl.program.state import client_key, merge, project
 from tffcl.program.task_data import check_task, num_examples, ordered
@@ -167,13 +168,17 @@ class History:
         self.reported.append((f"metrics of {name}", metrics))
 
     def end(self, task: int) -> None:
-        """Ends the task at every client; what they upload enters the knowledge base."""
+        """Ends the task at every client and at the server; what clients upload enters the knowledge base."""
         data = [self.training_data(client) for client in self.clients]
         states, uploads = self.process.end_task(self.server, self.states, data)
         self.states = list(map(merge, self.states, states))
         for client, upload in enumerate(uploads):
             self._base.add(client, task, upload["knowledge"])
         self.reported.append((f"uploads of task {task}", uploads))
+        if self.process.consolidate is not None:
+            seen = self._prepared[-1][0]["test"]["context"][CLASSES]
+            self.server, measured = self.process.consolidate(self.server, seen)
+            self.reported.append((f"consolidation of task {task}", measured))
 
     def views(self, task: int) -> list[Any]:
         """What each client is evaluated with on a task."""

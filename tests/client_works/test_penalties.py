@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.client_works import EWC, FedCurv, LwF, PlainWork, Proximal
+from tffcl.client_works import EWC, FedCurv, LwF, PlainWork, Proximal, RelationDistillation
 from tffcl.client_works.penalties import Penalty, StepView
 from tffcl.models import MADEConfig, MADENetwork
 
@@ -432,6 +432,33 @@ def test_lwf_asks_nothing_while_no_class_was_before_and_keeps_nothing_without_a_
     assert not tape.gradient(value, theta).numpy().any()
     assert not LwF(0.0).state_type(4)
     assert not LwF(0.0).begin_task(theta)
+
+
+@pytest.mark.parametrize("competing", [[True] * 4 + [False], [False, True, False, True, False]])
+def test_relations_are_the_label_beside_what_the_last_model_said_of_the_classes_before_by_hand(competing):
+    """One example after the other; a class that neither competes nor came before counts for nothing."""
+    rng = np.random.default_rng(0)
+    x, old, new = (rng.normal(size=shape).astype("f") for shape in ((6, 3), (3, 5), (3, 5)))
+    known, labels = np.array([True, False, True, False, False]), np.array([0, 1, 2, 3, 3, 0], np.int32)
+    penalty, theta = RelationDistillation(2.0), tf.constant(new.ravel())
+    state = {name: tf.constant(value) for name, value in penalty.begin_task(old.ravel()).items()}
+    context = {"known": tf.constant(known), "classes": tf.constant(competing)}
+
+    def value(known=context):
+        view = StepView(theta, {"label": tf.constant(labels)}, lambda base=theta: x @ tf.reshape(base, [3, 5]), known)
+        return penalty.term(state, None, None)(view)
+
+    among = np.flatnonzero(known | np.array(competing))
+    total = 0.0
+    for row, label in zip(x.astype(float), labels):
+        target = np.eye(5)[label]
+        target[known] = softmax((row @ old)[None, known])[0]
+        assert target.sum() == pytest.approx(1 if known[label] else 2)
+        p = target[among] / target.sum()
+        q = softmax((row @ new)[None, among])[0]
+        total += sum(a * np.log(a / b) for a, b in zip(p, q) if a > 0)
+    np.testing.assert_allclose(value(), 2.0 * total / len(x), rtol=1e-5)
+    assert value({**context, "known": tf.zeros([5], tf.bool)}) == 0
 
 
 @pytest.mark.parametrize("arguments", [(-1.0, 2.0), (float("nan"), 2.0), (1.0, 0.0), (1.0, float("inf"))])

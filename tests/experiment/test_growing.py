@@ -25,13 +25,13 @@ KINDS = {
     "vector": {"data": "iris", "num_tasks": 3, "labels_per_task": 1, "hidden": (8,)},
     "text": {"data": "sample", "num_tasks": 2, "labels_per_task": 2, "num_filters": 4, "kernel_sizes": (2,)},
 }
-TRAINED = ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline", "lwf", "er", "fot")
+TRAINED = ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline", "lwf", "target", "er", "glfc", "fot")
 CLOSED = ("afcl", "prototypes")
 # The head grows in the same way in every network: each method on one kind of data, and each other kind with a few.
 PAIRS = [
     *((method, "vector") for method in (*TRAINED, *CLOSED)),
-    *((method, "text") for method in ("lwf", "er", "afcl", "fot")),
-    *((method, "image") for method in ("fedavg", "offline", "prototypes", "fot")),
+    *((method, "text") for method in ("lwf", "target", "er", "afcl", "fot")),
+    *((method, "image") for method in ("fedavg", "offline", "target", "prototypes", "fot")),
 ]
 FAST = {("lwf", "vector"), ("afcl", "text")}
 
@@ -60,6 +60,8 @@ def experiment(method, kind="vector", vectors=None, **options):
         chosen["width"] = 30
     else:
         chosen.update(num_rounds=2, num_epochs=4, batch_size=20, learning_rate=0.02, patience=0)
+    if method == "target" and options.get("distillation") != 0:
+        chosen.update(synthetic_examples=20, generator_steps=10, generator_width=4)
     if kind == "text":
         chosen["embeddings"] = vectors
     return Experiment(method, **{**chosen, "evaluate_every": "task", **options})
@@ -270,7 +272,11 @@ def shared_after(chosen, runtime_of=None):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "option", "value", "compete"),
-    [("lwf", "distillation", 5.0, "own"), ("fot", "energy", 0.9, "seen")],  # a class by itself has nothing to learn
+    [
+        ("lwf", "distillation", 5.0, "own"),
+        ("target", "distillation", 5.0, "own"),
+        ("fot", "energy", 0.9, "seen"),
+    ],  # a class by itself has nothing to learn
 )
 def test_without_its_weight_a_method_is_fedavg_to_the_bit(method, option, value, compete):
     plain = shared_after(experiment("fedavg", train_classes=compete))
@@ -303,6 +309,35 @@ def test_fot_that_keeps_all_energy_scores_what_clients_had_as_it_did():
 
 
 @pytest.mark.slow
+def test_glfc_without_its_losses_is_er_and_without_a_memory_fedavg_to_the_bit():
+    bare = {"relation": 0.0, "compensation": False}
+    assert np.array_equal(shared_after(experiment("glfc", **bare)), shared_after(experiment("er")))
+    plain = shared_after(experiment("fedavg"))
+    assert np.array_equal(shared_after(experiment("glfc", memory_per_class=0, **bare)), plain)
+    for part in ({"relation": 0.0}, {"compensation": False}):
+        assert not np.array_equal(shared_after(experiment("glfc", memory_per_class=0, **part)), plain)
+
+
+@pytest.mark.slow
+def test_what_the_server_made_is_recorded_and_counted_once_a_task(tmp_path):
+    """One synthesis a task, whatever the number of clients; its examples go down with the first round of a task."""
+    for clients in (2, 4):
+        results = experiment(
+            "target",
+            "image",
+            num_tasks=2,
+            num_clients=clients,
+            partition="equal",
+            output_dir=str(tmp_path / str(clients)),
+        ).run()
+        ends = [event for event in results.events if event["event"] == "task_end"]
+        assert len(ends) == 2
+        assert all(0 <= event["server_metrics"]["consolidate/agreement"] <= 1 for event in ends)
+        rounds = [event["bytes_down_dense"]["0"] for event in results.events if event["event"] == "round"]
+        assert [first - again for first, again in zip(rounds[::2], rounds[1::2])] == [20 * 64 * 4] * 2
+
+
+@pytest.mark.slow
 def test_fil_ver_learns_on_one_head():
     results = Experiment(
         "fil-ver", data="digits", scenario="class-incremental", num_clients=2, num_tasks=2, labels_per_task=2,
@@ -321,7 +356,7 @@ def test_methods_that_need_the_task_at_test_are_refused_in_a_line(method):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("method", ["lwf", "er", *CLOSED])
+@pytest.mark.parametrize("method", ["lwf", "target", "er", "glfc", *CLOSED])
 def test_methods_of_one_head_are_refused_elsewhere_in_a_line(method):
     with pytest.raises(InputError, match=f"{method} is for one growing head: class-incremental or data-incremental"):
         Experiment(method, data="digits", scenario="non-iid")
@@ -457,7 +492,7 @@ class _Stopped(Exception):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ewc", "lwf", "fot", *CLOSED])
+@pytest.mark.parametrize("method", ["ewc", "lwf", "target", "fot", *CLOSED])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path, method):
     chosen = experiment(method, alpha=0.3, runtime="in-process")
     whole = chosen.replace(output_dir=str(tmp_path / "whole")).run()
@@ -505,7 +540,7 @@ def _two_workers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ewc", "lwf", "fot", *CLOSED])
+@pytest.mark.parametrize("method", ["ewc", "lwf", "target", "fot", *CLOSED])
 def test_a_worker_and_two_of_them_give_what_this_process_gives(tff_context, two_workers, method):
     """About 1e-6 after a round (docs/runtime.md), which Adam lets grow: 1e-4; sums in closed form stay at 1e-6."""
     chosen = experiment(method, num_rounds=1, num_clients=3)
@@ -520,7 +555,7 @@ def test_a_worker_and_two_of_them_give_what_this_process_gives(tff_context, two_
 @pytest.mark.parametrize(
     ("method", "of", "traced"),
     [
-        *((method, Whole, "logits") for method in ("ewc", "lwf", "fot")),
+        *((method, Whole, "logits") for method in ("ewc", "lwf", "target", "fot")),
         *((method, client_works.AnalyticWork, "features") for method in CLOSED),
     ],
 )

@@ -32,7 +32,7 @@ SENSIBLE = {
         ("fil-ver", "ver-stats", "ver", "ebr", "ebr-no-sst", "vanilla", "offline-vee", "offline-ebr",
          "offline-end-to-end"), LABELLED,
     ),
-    **dict.fromkeys(("lwf", "er", "afcl", "prototypes", "fot"), LABELLED),
+    **dict.fromkeys(("lwf", "target", "er", "glfc", "afcl", "prototypes", "fot"), LABELLED),
     # Section 5.1 of FIL-VER permutes pixels.
     **dict.fromkeys(
         ("none", "noise", "random-encoder", "naive", "naive-end-to-end", "ebr-1x", "ebr-16x"), ("image",)
@@ -52,7 +52,7 @@ SAME_PARTS = {
     "store-all", "fedprox-ewc", "fedweit-made-sync", "fedweit-made", "finetune", "cl-finetune", "cl-ewc",
     "ver-stats", "ver", "ebr", "ebr-no-sst", "vanilla", "offline-vee", "offline-ebr",
     "none", "noise", "random-encoder", "naive-end-to-end", "ebr-1x", "ebr-16x",
-    "lwf", "er", "afcl", "prototypes",  # in test_growing.py
+    "lwf", "target", "er", "glfc", "afcl", "prototypes", "fot",  # in test_growing.py
 }  # fmt: skip
 RUNS = [pair for pair in PAIRS if pair[0] not in SAME_PARTS and pair not in golden.PAIRS]
 # A run with documents and one with pictures; one of densities is among the golden runs.

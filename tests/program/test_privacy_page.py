@@ -14,10 +14,10 @@ import systems
 from placements import leaves, tensors, ways_out
 
 from tffcl import archive, runtime
-from tffcl.algorithms import build_afcl, build_confedmade, build_fed_avg, build_fil_ver, build_fot
+from tffcl.algorithms import build_afcl, build_confedmade, build_fed_avg, build_fil_ver, build_fot, build_target
 from tffcl.client_works import EWC, EmbeddingPrivacy, FedCurv, LocalTraining, LwF
 from tffcl.finalizers import ServerSideTraining
-from tffcl.models import FrozenEncoder, IdentityEncoder, MADEConfig, TextCNN, with_label_mask
+from tffcl.models import FrozenEncoder, IdentityEncoder, MADEConfig, TextCNN, Whole, with_label_mask
 from tffcl.program import run_program
 from tffcl.program.client_files import over_handles
 from tffcl.templates.tff_types import entries
@@ -38,6 +38,14 @@ PROCESSES = {
         lambda: build_fed_avg(
             with_label_mask(TextCNN(small.config(), 0), growing=True), training=TRAINING,
             penalty=[EWC(1.0), FedCurv(1.0), LwF(1.0)],
+        ),
+        NoTransfer(),
+    ),
+    "target": (
+        systems.documents,
+        lambda: build_target(
+            with_label_mask(Whole(TextCNN(small.config(), 0)), growing=True), training=TRAINING,
+            synthetic_examples=4, generator_steps=1,
         ),
         NoTransfer(),
     ),

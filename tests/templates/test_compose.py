@@ -214,6 +214,71 @@ def test_finalizer_of_another_form():
         FinalizerProcess(initialize, other)
 
 
+class HandedWork(CountingWork):
+    """Begins a task with what the finalizer keeps under the name `total`."""
+
+    handed = ("total",)
+
+    def begin_task(self, state, shared, foreign):
+        return dict(state)
+
+
+def keeping(kind=None, ended=None):
+    """A finalizer that keeps `total`, and doubles what it keeps when a task ends, if all classes were seen."""
+    kept = OrderedDict(total=kind or floats(2))
+
+    @tff.tensorflow.computation
+    def ones():
+        return OrderedDict((name, tf.ones(of.shape)) for name, of in kept.items())
+
+    @tff.tensorflow.computation(tff.to_type(kept), tff.TensorType(np.bool_, [3]))
+    def double(state, seen):
+        return OrderedDict(total=state["total"] * tf.where(tf.reduce_all(seen), 2.0, 1.0))
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_eval(ones, tff.SERVER)
+
+    @tff.federated_computation(at_server(kept), at_server(floats(2)), at_server(OrderedDict(delta=floats(2))))
+    def next_fn(state, value, _):
+        return tff.templates.MeasuredProcessOutput(state, value, tff.federated_value((), tff.SERVER))
+
+    @tff.federated_computation(at_server(kept), at_server(floats(2)), at_server(tff.TensorType(np.bool_, [3])))
+    def end_task(state, shared, seen):
+        del shared
+        return tff.federated_map(double, (state, seen)), tff.federated_value(np.float32(7), tff.SERVER)
+
+    return FinalizerProcess(initialize, next_fn, ended or end_task)
+
+
+def test_what_the_server_makes_when_a_task_has_ended_begins_the_next_one():
+    process = compose(HandedWork(), final=keeping())
+    assert process.handed == ("total",)
+    server = process.initialize()
+    states = process.initialize_clients(server, [np.array([1, 2], np.int32)] * 2)
+    incoming = OrderedDict(rows=np.zeros([1, 2], np.float32), keys=[np.zeros(1, np.int32)] * 2, count=[np.int32(0)] * 2)
+    for seen, wanted in (([True, False, True], 1.0), ([True] * 3, 2.0)):
+        server, measured = process.consolidate(server, np.array(seen))
+        assert measured == 7
+        assert set(server) == {"shared", "plan", "aggregator", "finalizer", "round_num"}
+        for state in process.begin_task(server, states, incoming):
+            np.testing.assert_array_equal(state["total"], [wanted, wanted])
+    assert compose().consolidate is None
+
+
+def test_a_finalizer_that_does_not_keep_what_is_handed_is_refused():
+    for final in (finalizer(), keeping(floats(3))):
+        with pytest.raises(
+            errors.ContractError, match=r"finalizer: its state should hold 'total', float32\[2\], found"
+        ):
+            compose(HandedWork(), final=final)
+
+
+def test_the_end_of_a_task_takes_and_returns_the_finalizers_state():
+    with pytest.raises(errors.ContractError, match="finalizer: end_task should take and return"):
+        keeping(ended=keeping(floats(3)).end_task)
+
+
 def test_computations_of_another_process_do_not_fit(process):
     class Wider(CountingWork):
         state_type = OrderedDict(CountingWork.state_type, more=floats(1))

@@ -9,7 +9,9 @@ from .fed_avg import build_fed_avg as build_fed_avg
 from .fed_avg import build_fed_curv as build_fed_curv
 from .fil_ver import Rehearsal as Rehearsal
 from .fil_ver import build_fil_ver as build_fil_ver
+from .incremental import build_glfc as build_glfc
 from .incremental import build_lwf as build_lwf
+from .incremental import build_target as build_target
 from .made import build_confedmade as build_confedmade
 from .made import build_fed_made as build_fed_made
 from .made import build_fedweit_made as build_fedweit_made

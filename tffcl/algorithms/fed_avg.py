@@ -9,7 +9,7 @@ Shoham et al.: Overcoming Forgetting in Federated Learning on Non-IID Data, 2019
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tffcl import aggregators, client_works, errors, finalizers, models, templates
@@ -91,17 +91,27 @@ def build_fed_avg(
       keep_local: biases and head belong to the client alone and go on from task to task, for clients that train on
         their past tasks, too.
     """
-    import tensorflow_federated as tff
-
     work = client_works.PlainWork(
         network, training or LocalTraining(), seed, penalties_of(proximal, penalty), phases, keep_local
     )
-    size = network.kernels.size
+    return compose_plain(work, aggregator, server_optimizer)
+
+
+def compose_plain(
+    work: client_works.PlainWork,
+    aggregator: Optional[templates.AggregationFactory],
+    server_optimizer: Optional[tff.learning.optimizers.Optimizer],
+    around: Callable[[templates.FinalizerProcess], templates.FinalizerProcess] = lambda finalizer: finalizer,
+) -> ContinualProcess:
+    """The process of a plain work; arguments as for `build_fed_avg`, `around` makes another of its finalizer."""
+    import tensorflow_federated as tff
+
+    size = work.network.kernels.size
     factory = aggregator or tff.aggregators.MeanFactory(no_nan_division=True)
     if work.shared_type.shape[0] > size:
         factory = aggregators.split_at(size, factory, tff.aggregators.SumFactory())
     finalizer = finalizers.build_server_update(work.shared_type, server_optimizer, optimized=size)
-    return templates.compose_continual_process(work, aggregators.gated(factory), finalizer)
+    return templates.compose_continual_process(work, aggregators.gated(factory), around(finalizer))
 
 
 @errors.checked_arguments

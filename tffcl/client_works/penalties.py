@@ -5,6 +5,7 @@ EWC (Kirkpatrick et al., 2017): lambda / 2 sum_i sum_j F_ij (theta_j - theta_ij)
 is kept as one quadratic: its curvature U = sum_i F_i, its centre and a constant.
 FedCurv (Shoham et al., 2019): lambda sum_{s != c} (theta - theta_s)^T diag(F_s) (theta - theta_s) at client c.
 LwF (Li, Hoiem, 2016): lambda T^2 KL(softmax(z_teacher / T) || softmax(z / T)) over the classes that came before.
+GLFC (Dong et al., 2022): lambda KL(y' || softmax(z)), y' the label beside what the teacher says of those classes.
 
 theta are the parameters that the server shares: all kernels of a plain work, the base of a decomposed one, the
 classifier of a rehearsing one.
@@ -29,7 +30,7 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works.evaluation import Model, connected, num_examples
-from tffcl.models.network import KNOWN, NEVER, Tensors, masks_of
+from tffcl.models.network import CLASSES, KNOWN, NEVER, Tensors, masks_of
 
 # From the most examples that are to be drawn to F, float32 `[size]`.
 Measure = Callable[[int], tf.Tensor]
@@ -252,15 +253,60 @@ class LwF(Penalty):
             return lambda step: tf.constant(0.0)
 
         def of_step(step: StepView) -> tf.Tensor:
-            known = step.context[KNOWN]
             old, new = step.logits(base=state["lwf_teacher"]), step.logits()
-            log_old, log_new = (
-                tf.nn.log_softmax(tf.where(known, z / self.temperature, NEVER)) for z in (tf.stop_gradient(old), new)
-            )
-            each = tf.reduce_sum(tf.where(known, tf.exp(log_old) * (log_old - log_new), 0.0), axis=1)
+            each = self.divergences(tf.stop_gradient(old), new, step)
             return self.weight * self.temperature**2 * tf.reduce_mean(each)
 
         return of_step
+
+    def divergences(self, old: tf.Tensor, new: tf.Tensor, step: StepView) -> tf.Tensor:
+        """What the scores `new` of a step's examples lose against `old`, both float32 `[n, L]`, in nats: `[n]`."""
+        return divergence(old, new, step.context[KNOWN], self.temperature)
+
+
+@dataclasses.dataclass(frozen=True)
+class RelationDistillation(LwF):
+    """GLFC's class-semantic relation distillation (Dong et al., CVPR 2022, eq. 5), with LwF's teacher.
+
+    weight KL(y' || softmax(z)), the mean over the step's examples, over classes that compete or came before. y' is the
+    label as a row of zeros and a one, in which the classes that came before the task have the teacher's probabilities
+    instead; its sum, 1 for an example of these classes and 2 for one of a new class, is divided out. Nothing in the
+    first task.
+
+    Shown in docs/methods.md.
+
+    Args:
+      weight: lambda_2.
+      temperature: 1, as in the paper.
+
+    Raises:
+      InputError: the weight is negative or not finite, or the temperature not above 0.
+    """
+
+    temperature: float = 1.0
+
+    def divergences(self, old: tf.Tensor, new: tf.Tensor, step: StepView) -> tf.Tensor:
+        known = step.context[KNOWN]
+        among = tf.logical_or(known, step.context[CLASSES])
+        told = tf.nn.softmax(tf.where(known, old / self.temperature, NEVER))
+        target = tf.where(known, told, tf.one_hot(step.batch["label"], tf.shape(known)[0]))
+        target /= tf.reduce_sum(target, axis=1, keepdims=True)
+        log_new = tf.nn.log_softmax(tf.where(among, new / self.temperature, NEVER))
+        each = tf.reduce_sum(tf.math.xlogy(target, target) - target * log_new, axis=1)
+        return tf.where(tf.reduce_any(known), each, 0.0)
+
+
+def divergence(teacher: tf.Tensor, student: tf.Tensor, among: tf.Tensor, temperature: float = 1.0) -> tf.Tensor:
+    """KL(softmax(z* / T) || softmax(z / T)) of each example in nats, float32 `[n]`.
+
+    Args:
+      teacher: z*, float32 `[n, L]`.
+      student: z, the same.
+      among: bool `[L]`, the classes that it is about; 0 where it is about none.
+      temperature: T.
+    """
+    log_teacher, log_student = (tf.nn.log_softmax(tf.where(among, z / temperature, NEVER)) for z in (teacher, student))
+    return tf.reduce_sum(tf.where(among, tf.exp(log_teacher) * (log_teacher - log_student), 0.0), axis=1)
 
 
 def _check(weight: float, fisher_examples: int = 1) -> None:

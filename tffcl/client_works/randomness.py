@@ -12,7 +12,7 @@ import tensorflow as tf
 
 # A key is folded with one of these, so that no two uses draw the same numbers; rounds count upwards from `ROUNDS`.
 BASE, LOCAL, ATTENTION, PLAN, EXAMPLES, ROUNDS = 1, 2, 3, 4, 6, 1000
-SAMPLES, PRIORITIES, PRIVACY, SERVER = 7, 8, 9, 10
+SAMPLES, PRIORITIES, PRIVACY, SERVER, SYNTHETIC = 7, 8, 9, 10, 11
 
 
 class Step(NamedTuple):

@@ -6,3 +6,6 @@ from .orthogonal import build_orthogonal_update as build_orthogonal_update
 from .server import ServerSideTraining as ServerSideTraining
 from .server import build_server_side_training as build_server_side_training
 from .server import build_server_update as build_server_update
+from .synthesis import Synthesis as Synthesis
+from .synthesis import build_synthesis as build_synthesis
+from .synthesis import generator_loss as generator_loss

@@ -6,6 +6,9 @@ from .encoders import IdentityEncoder as IdentityEncoder
 from .encoders import ImageEncoder as ImageEncoder
 from .encoders import TextEncoder as TextEncoder
 from .encoders import VectorEncoder as VectorEncoder
+from .generator import Generator as Generator
+from .generator import InputForm as InputForm
+from .generator import input_form as input_form
 from .keras_network import KerasNetwork as KerasNetwork
 from .keras_network import decompose as decompose
 from .made import ABSENT as ABSENT

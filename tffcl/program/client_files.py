@@ -201,6 +201,8 @@ class _OverHandles:
             num_foreign=inner.num_foreign,
             max_classes=inner.max_classes,
             message_type=inner.message_type,
+            consolidate=inner.consolidate,
+            handed=inner.handed,
             check=self._check(),
         )
 

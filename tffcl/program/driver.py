@@ -15,6 +15,7 @@ from tffcl import runtime
 from tffcl.aggregators import ClientPrivacy
 from tffcl.archive import Shelf
 from tffcl.errors import InputError, OperationError, RunError
+from tffcl.models.network import CLASSES
 from tffcl.program import cohorts, events, run_directory
 from tffcl.program import state as state_lib
 from tffcl.program.client_data import AnyClientData
@@ -114,12 +115,7 @@ def run_program(
     if keep not in run_directory.KEEP:
         raise InputError(f"keep: expected one of {', '.join(run_directory.KEEP)}; found {keep!r}")
     settings = Settings(num_rounds, seed, clients_per_round, evaluate_every)
-    if isinstance(data, StoredData):
-        if client_files is None or transfer.needs_summaries:
-            raise InputError(
-                "stored data: needs client_files, and a transfer that is told nothing of the examples (not SIT)"
-            )
-        client_files = dataclasses.replace(client_files, stored_data=True)
+    client_files = _checked_files(client_files, process, data, transfer)
     check_data(process, data, enrollment, 0 if begin is None else begin[0].task)
     wanted = transfer.num_foreign(data.num_clients)
     if wanted != process.num_foreign:
@@ -149,6 +145,21 @@ def run_program(
         results = dataclasses.replace(results, privacy=accounts)
         directory.finish(results.to_json(), run.state, keep)
     return dataclasses.replace(results, directory=directory.path)
+
+
+def _checked_files(
+    client_files: Optional[ClientFiles], process: ContinualProcess, data: AnyClientData, transfer: Transfer
+) -> Optional[ClientFiles]:
+    """Raises InputError for files where clients cannot keep all that they have to."""
+    if client_files is not None and process.consolidate is not None:
+        raise InputError("client_files: the server has to be told which classes there were; leave client_files out")
+    if not isinstance(data, StoredData):
+        return client_files
+    if client_files is None or transfer.needs_summaries:
+        raise InputError(
+            "stored data: needs client_files, and a transfer that is told nothing of the examples (not SIT)"
+        )
+    return dataclasses.replace(client_files, stored_data=True)
 
 
 def _as_it_ended(
@@ -277,7 +288,7 @@ class _Run:
         state, active = self.state, self.data.active(self.state.task)
         secret = state.secrets.get(state_lib.PARTICIPANTS)
         participants = state_lib.sample_clients(self.settings, active, state.task, state.round, secret)
-        sent_down = events.bytes_down(state, participants, active, self.data.newcomers(state.task))
+        sent_down = events.bytes_down(state, participants, active, self.data.newcomers(state.task), self.process.handed)
         before = events.now()
         reported, measured = self._train(participants) if participants else ({}, {})
         training = events.now() - before
@@ -306,7 +317,8 @@ class _Run:
         attention = {client: state.store[client].get("attention") for client in active}
         refused: dict[int, str] = {}
         uploaded = self._upload(active, attention, refused)
-        event = events.task_event(task, self._evaluate(), state.selections[task], state.base)
+        measured = self._consolidate(active)
+        event = events.task_event(task, self._evaluate(), state.selections[task], state.base, measured)
         events.add_attention(event, state.selections[task], [attention.get(client) for client in self.clients])
         events.add_bytes(event, "up", {**dict.fromkeys(self.clients, (0, 0)), **uploaded})
         silent = [client for client in active if client not in {**uploaded, **refused}]
@@ -319,6 +331,14 @@ class _Run:
         state.task, state.round = task + 1, 0
         self._record(event)
         self._forget_training_data(task)
+
+    def _consolidate(self, active: Sequence[int]) -> Any:
+        """What the server does by itself at the end of a task in which anybody was; what it measured, or None."""
+        if self.process.consolidate is None or not active:
+            return None
+        seen = self.prepared[self.state.task][active[0]].test_data()["context"][CLASSES]
+        self.state.server, measured = self.process.consolidate(self.state.server, seen)
+        return measured
 
     def _upload(
         self, active: Sequence[int], attention: dict[int, Any], refused: dict[int, str]

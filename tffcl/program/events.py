@@ -92,14 +92,18 @@ def add_left_out(event: Event, reasons: Mapping[int, str]) -> None:
         event["left_out_reasons"] = {str(client): reason for client, reason in left_out.items()}
 
 
-def task_event(task: int, scores: Scores, selection: Sequence[Sequence[int]], base: KnowledgeBase) -> Event:
+def task_event(
+    task: int, scores: Scores, selection: Sequence[Sequence[int]], base: KnowledgeBase, measured: Any = None
+) -> Event:
     """What stands at the end of a task, without its bytes and times.
 
-    `scores` as for `round_event`; `selection` has for every client the ids of the entries of `base` that it received.
+    `scores` as for `round_event`; `selection` has for every client the ids of the entries of `base` that it received;
+    `measured` is what the server measured as it consolidated, None where it did not.
     """
     chosen = [[list(base.entries[entry]) for entry in entries] for entries in selection]
     named = {name: [list(row) for row in rows] for name, rows in scores.items()}
-    return {"event": "task_end", "task": task, **named, "selection": per_client(chosen)}
+    own = {} if measured is None else {"server_metrics": by_path({"consolidate": measured})}
+    return {"event": "task_end", "task": task, **named, "selection": per_client(chosen), **own}
 
 
 def add_attention(event: Event, selection: Sequence[Sequence[int]], attention: Sequence[Any]) -> None:
@@ -163,12 +167,17 @@ def bytes_up(
 
 
 def bytes_down(
-    state: RunState, participants: Sequence[int], active: Sequence[int], newcomers: Sequence[int]
+    state: RunState,
+    participants: Sequence[int],
+    active: Sequence[int],
+    newcomers: Sequence[int],
+    handed: Sequence[str] = (),
 ) -> dict[int, Bytes]:
     """What is received for a round that is about to start: the shared value, if it changed since it was last sent.
 
     A task's start sends it to every client that is active in it, together with the client's entries of the knowledge
-    base; newcomers, whose first task it is, have never received it.
+    base and those of the finalizer's state that are `handed` to all; newcomers, whose first task it is, have never
+    received it.
     """
     shared = np.asarray(state.server["shared"])
     whole = coded_and_dense(np.count_nonzero(shared), shared.size)
@@ -176,9 +185,11 @@ def bytes_down(
     if state.round > 0:
         return dict.fromkeys(participants, changed)
     sent = {}
+    to_all = [np.asarray(state.server["finalizer"][name]) for name in handed]
     for client in active:
         costs = [
             whole if client in newcomers else changed,
+            *(coded_and_dense(np.count_nonzero(values), values.size) for values in to_all),
             *(
                 coded_and_dense(state.base.nonzeros(entry), state.base.knowledge_size)
                 for entry in state.selections[state.task][client]

@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.templates import admission
 from tffcl.templates.contract import ClientWork, ContinualProcess, FinalizerProcess
-from tffcl.templates.tff_types import as_type, at_clients, at_server, ordered, select_types
+from tffcl.templates.tff_types import as_type, at_clients, at_server, entries, ordered, select_types
 
 AggregationFactory = Union[tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory]
 
@@ -140,6 +140,8 @@ class _Composer:
             max_classes=self.work.max_classes,
             work=self.work,
             message_type=tff.StructWithPythonType(list(self.train.type_signature.result)[1:], tuple),
+            consolidate=self._consolidate(server),
+            handed=self.work.handed,
         )
 
     def _initialize(self) -> tff.Computation:
@@ -185,16 +187,59 @@ class _Composer:
     def _begin_task(self, server: tff.Type) -> tff.Computation:
         work = self.work
 
-        @tff.tensorflow.computation(self.state, work.shared_type, self.knowledge.rows_type)
-        def begin(state: OrderedDict, shared: tf.Tensor, foreign: tf.Tensor) -> OrderedDict:
+        received = (self.state, work.shared_type, self.knowledge.rows_type)
+        handed = self._handed() if work.handed else None
+
+        def begun(state: Any, shared: tf.Tensor, foreign: tf.Tensor) -> OrderedDict:
             return ordered("begin_task", work.begin_task(state, shared, foreign), work.state_type)
+
+        if handed is None:
+            begin = tff.tensorflow.computation(begun, *received)
+        else:
+
+            @tff.tensorflow.computation(*received, handed.type_signature.result)
+            def begin(state: OrderedDict, shared: tf.Tensor, foreign: tf.Tensor, own: OrderedDict) -> OrderedDict:
+                return begun({**state, **own}, shared, foreign)
 
         @tff.federated_computation(at_server(server), at_clients(self.state), self.knowledge.type)
         def begin_task(server_state: tff.Value, client_states: tff.Value, transfer_in: tff.Value) -> tff.Value:
             shared = tff.federated_broadcast(server_state.shared)
-            return tff.federated_map(begin, (client_states, shared, self.knowledge.received(transfer_in)))
+            arguments = [client_states, shared, self.knowledge.received(transfer_in)]
+            if handed is not None:
+                arguments.append(tff.federated_broadcast(tff.federated_map(handed, server_state.finalizer)))
+            return tff.federated_map(begin, tuple(arguments))
 
         return begin_task
+
+    def _handed(self) -> tff.Computation:
+        """(F -> the entries of the finalizer's state that the client work has handed)."""
+        kind = self.finalizer.initialize.type_signature.result.member
+        found = entries(kind) if isinstance(kind, tff.StructType) else {}
+        for name, wanted in select_types(self.work.state_type, self.work.handed).items():
+            if found.get(name) != wanted:
+                raise errors.ContractError(f"finalizer: its state should hold {name!r}, {wanted}, found {kind}")
+
+        @tff.tensorflow.computation(kind)
+        def pick(state: Any) -> OrderedDict:
+            return OrderedDict((name, state[name]) for name in self.work.handed)
+
+        return pick
+
+    def _consolidate(self, server: tff.Type) -> tff.Computation | None:
+        ended = self.finalizer.end_task
+        if ended is None:
+            return None
+        classes = ended.type_signature.parameter[2]
+
+        @tff.federated_computation(at_server(server), classes)
+        def consolidate(server_state: tff.Value, seen: tff.Value) -> tuple:
+            result = ended(server_state.finalizer, server_state.shared, seen)
+            new = OrderedDict(
+                (name, result[0] if name == "finalizer" else getattr(server_state, name)) for name in entries(server)
+            )
+            return tff.federated_zip(new), result[1]
+
+        return consolidate
 
     def _prepare(self, server: tff.Type) -> tff.Computation:
         work = self.work

@@ -45,6 +45,8 @@ class ClientWork(abc.ABC):
       num_foreign: K, the most rows that a client receives for a task.
       max_classes: labels of a task lie in [0, max_classes); None where there are no labels.
       largest_value: the server takes no float of a larger magnitude from a client.
+      handed: names of entries of the state that are the server's: as a task begins, `begin_task` finds in them what
+        stands under the same names in the finalizer's state.
 
     Shown in docs/contract.md.
     """
@@ -63,6 +65,7 @@ class ClientWork(abc.ABC):
     num_foreign: int
     max_classes: int | None = None
     largest_value: float = admission.LARGEST
+    handed: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def initialize_shared(self) -> tf.Tensor:
@@ -153,10 +156,23 @@ class FinalizerProcess(tff.templates.MeasuredProcess):
     of it named `rejected` counts what was not taken because it was not finite, and a count above 0 is told to the user.
 
     Shown with `compose_continual_process`.
+
+    Args:
+      initialize_fn: `( -> F@SERVER)`.
+      next_fn: of a round, as above.
+      end_task_fn: what the server does once, when a task has ended, or None:
+        `(<F@SERVER, W@SERVER, bool[L]@SERVER> -> <F@SERVER, M@SERVER>)`; the third argument says which classes there
+        were so far.
+
+    Raises:
+      ContractError: a computation of another type.
     """
 
-    def __init__(self, initialize_fn: tff.Computation, next_fn: tff.Computation):
+    def __init__(
+        self, initialize_fn: tff.Computation, next_fn: tff.Computation, end_task_fn: tff.Computation | None = None
+    ):
         super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
+        self.end_task = end_task_fn
         parameter = next_fn.type_signature.parameter
         if len(parameter) != 3:
             raise errors.ContractError(
@@ -168,6 +184,11 @@ class FinalizerProcess(tff.templates.MeasuredProcess):
         measured = next_fn.type_signature.result.measurements
         if not (isinstance(measured, tff.FederatedType) and measured.placement is tff.SERVER):
             raise errors.ContractError(f"finalizer: measurements should be at the server, found {measured}")
+        if end_task_fn is not None:
+            state, ended = next_fn.type_signature.parameter[0], end_task_fn.type_signature
+            fits = ended.parameter[0].is_assignable_from(state) and state.is_assignable_from(ended.result[0])
+            if not fits:
+                raise errors.ContractError(f"finalizer: end_task should take and return {state}, found {ended}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +207,9 @@ class ContinualProcess:
                             -> <S@SERVER, {C*}@CLIENTS, {M}@CLIENTS, N@SERVER>)
       end_task:            (<S@SERVER, {C}@CLIENTS, {data of P}@CLIENTS> -> <{C}@CLIENTS, {U}@CLIENTS>)
       evaluate:            (<S@SERVER, {V}@CLIENTS, {P}@CLIENTS> -> {M}@CLIENTS)
+      consolidate:         (<S@SERVER, bool[L]@SERVER> -> <S@SERVER, N@SERVER>), or None
+
+    `consolidate` is what the server does by itself when a task has ended, of the classes that there were so far.
 
     C* is a projection of C: the entries that the computation names, by name (`project` and `merge` in
     `tffcl.program` do the rest). V is one client's view of one task, so that all tasks of all clients are
@@ -201,6 +225,7 @@ class ContinualProcess:
       max_classes: labels lie in [0, max_classes), or None.
       work: the client work that it was composed of; None for a process that was not composed.
       message_type: what a client sends in a round, `<update, weight, metrics>`.
+      handed: names in the finalizer's state of what every client receives as a task begins.
     """
 
     initialize: tff.Computation
@@ -216,6 +241,8 @@ class ContinualProcess:
     max_classes: int | None = None
     work: Any = None
     message_type: tff.Type | None = None
+    consolidate: tff.Computation | None = None
+    handed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         server = self.initialize.type_signature.result
@@ -236,6 +263,9 @@ class ContinualProcess:
         _expect("next", "result", len(result) == 4, "<state, clients, metrics, the server's metrics>", result)
         _expect("next", "result[3]", _is_placed(result[3], tff.SERVER), "N@SERVER", result[3])
         _expect_projection("end_task", "result[0]", client, self.end_task.type_signature.result[0])
+        if self.consolidate is not None:
+            found = self.consolidate.type_signature.result[0]
+            _expect("consolidate", "result[0]", server.is_assignable_from(found), server, found)
 
     @property
     def client_state_type(self) -> tff.StructType:
