@@ -12,7 +12,7 @@ from typing import Any, Optional
 import click
 import numpy as np
 
-from tffcl import reports
+from tffcl import reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
 from tffcl.papers import tables, workers
@@ -137,6 +137,7 @@ def _searched(
         runs = runs_of(row)
         for each in runs:
             parse_run(each.flags)
+        storage.make_folder(runs[0].folder.parent, "the folder of all runs")
         failures = workers.finish(runs, jobs)
         if failures:
             raise RunError(f"trial {number}: {failures[0]}")
