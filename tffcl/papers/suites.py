@@ -80,7 +80,7 @@ def _rows(mu: str, ewc: str, curv: str, distillation: str) -> dict[str, Entry]:
         "target": Entry("target", (), "Zhang et al., 2023", "lambda 1 (the default)"),
         "er-5": Entry("er", ("--memory-per-class", "5"), "Chaudhry et al., 2019"),
         "er-20": Entry("er", ("--memory-per-class", "20"), "Chaudhry et al., 2019"),
-        "glfc": Entry("glfc", ("--relation", "0.3"), "Dong et al., 2022", "relation 0.3 (of 0, 0.3, 1)"),
+        "glfc": Entry("glfc", (), "Dong et al., 2022", "relation 1 (the default)"),
         "replay": Entry("replay", (), "keeps all examples"),
         "nearest-mean": Entry("prototypes", ("--covariance", "none"), "", trained=False),
         "prototypes": Entry("prototypes", (), "Fisher, 1936", trained=False),
