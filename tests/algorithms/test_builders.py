@@ -28,12 +28,23 @@ from tffcl.client_works import (
     Decomposition,
     FedCurv,
     LocalTraining,
+    OrthogonalWork,
     PlainWork,
     RehearsalModel,
     RehearsalWork,
     Sharing,
 )
-from tffcl.models import MLP, AlignedTextCNN, FrozenEncoder, IdentityEncoder, MADEConfig, TextCNN
+from tffcl.models import (
+    MLP,
+    AlignedTextCNN,
+    FrozenEncoder,
+    Generator,
+    IdentityEncoder,
+    InputForm,
+    MADEConfig,
+    TextCNN,
+    Whole,
+)
 from tffcl.program import project
 from tffcl.templates import compose_continual_process
 from tffcl.transfers import KnowledgeBase
@@ -104,6 +115,7 @@ def test_penalties_reach_the_client_work(small, parts_only):
             build(network, weight=-1.0)
         with mock.patch.object(client_works, "PlainWork") as made:
             made.return_value.shared_type = tff.TensorType(np.float32, [size])
+            made.return_value.network.kernels.size = size
             build(network, weight=2.0, fisher_examples=9, seed=4)
         assert made.call_args.args[2:4] == (4, [kind(2.0, fisher_examples=9)])
 
@@ -158,7 +170,12 @@ def _right(small, builder):
         "model": RehearsalModel(frozen, MLP(2, 2, ())),
         "encoder": frozen,
         "classes": 2,
-        "work": AnalyticWork(frozen, 2, width=0),
+        "work": OrthogonalWork(Whole(small.network(places=0)), LocalTraining())
+        if builder is finalizers.build_orthogonal_update
+        else AnalyticWork(frozen, 2, width=0),
+        "energy": 0.5,
+        "generator": Generator(InputForm((2,)), 2),
+        "options": finalizers.Synthesis(),
         "solve": finalizers.ridge(1.0),
         "num_foreign": 1,
         "weight": 1.0,
