@@ -20,11 +20,16 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-FENCES = re.compile(r"^```(bash|sh|python|py|text|)\n(.*?)^```", re.S | re.M)
+FENCES = re.compile(r"^```(bash|sh|python|py|text)\n(.*?)^```", re.S | re.M)
 # What takes hours, other machines or published data; `tests/test_docs.py` takes their flags.
 ELSEWHERE = re.compile(
     r"tffcl reproduce|DIR\b|trec6|pip install|uv run pytest|\.\.\.|machine\$n|runs/a |worker-a|activate"
 )
+# Pages whose Python is a part, or is run by tests/examples/test_own_parts.py.
+FRAGMENTS = ("docs/papers.md", "docs/own_parts.md")
+    "docs/papers.md",
+    "docs/own_parts.md",
+)  # pages whose Python `tests/examples/test_own_parts.py` runs, or a part
 PAGES = {
     "README.md": "questions.csv",
     "docs/index.md": "",
@@ -42,10 +47,11 @@ def blocks(page: str) -> list[tuple[str, str]]:
     found = []
     for language, text in FENCES.findall((ROOT / page).read_text()):
         if language in ("bash", "sh"):
-            lines = [line for line in text.replace("\\\n", " ").split("\n") if not ELSEWHERE.search(line)]
+            lines = text.replace("\\\n", " ").replace("pip install uv && ", "").split("\n")
+            lines = [line for line in lines if not ELSEWHERE.search(line)]
             found.append(("bash", "\n".join(lines).replace("uv run ", "python ")))
         else:
-            found.append((language or "text", text))
+            found.append((language, text))
     return found
 
 
@@ -99,7 +105,7 @@ def test_a_page_runs_as_printed(page, tmp_path):
             )  # fmt: skip
             assert done.returncode == 0, (text, done.stderr[-2000:])
             printed += done.stdout
-        elif language in ("python", "py") and ("tutorials" in page or page == "README.md"):  # others show parts
+        elif language in ("python", "py") and page not in FRAGMENTS:
             said = io.StringIO()
             with contextlib.redirect_stdout(said):
                 exec(compile(text, page, "exec"), names)

@@ -114,6 +114,8 @@ class ContinuedPlan(FinishedPlan):
             raise RunError(f"{folder}: the scenario {self.experiment.scenario} cannot be continued with a table")
         if self.privacy is not None or self.transfer.noised:
             raise RunError(f"{folder}: its epsilon is that of a whole run; more tasks need a run of their own")
+        if self.experiment.features is not None:
+            raise RunError(f"{folder}: learned from features of a file, which further examples do not have")
 
     @property
     def num_classes(self) -> int:
@@ -130,7 +132,8 @@ class ContinuedPlan(FinishedPlan):
         columns = {"text_column": text_column, "label_column": label_column} if loading.is_table(data) else {}
         settings = types.SimpleNamespace(
             data=data, kind=self.kind, data_dir=None, tokeniser=None, binarise=self.experiment.values.get("binarise"),
-            split_seed=self.split_seed, **{"text_column": "text", "label_column": "label", **columns},
+            split_seed=self.split_seed, features=None, client_column=None,
+            **{"text_column": "text", "label_column": "label", **columns},
         )  # fmt: skip
         return loading.load(settings)  # type: ignore[arg-type]
 
