@@ -27,9 +27,6 @@ ELSEWHERE = re.compile(
 )
 # Pages whose Python is a part, or is run by tests/examples/test_own_parts.py.
 FRAGMENTS = ("docs/papers.md", "docs/own_parts.md")
-    "docs/papers.md",
-    "docs/own_parts.md",
-)  # pages whose Python `tests/examples/test_own_parts.py` runs, or a part
 PAGES = {
     "README.md": "questions.csv",
     "docs/index.md": "",
