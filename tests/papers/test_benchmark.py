@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import types
 
 import numpy as np
 import pytest
@@ -153,6 +154,17 @@ def test_rows_of_one_seed_have_one_stream(root):
     record.write_split(root / "prox-seed2", stream((0, 1, 3)))
     with pytest.raises(RunError, match="prox-seed2: other data or tasks than the other rows have with seed 2"):
         made(root)
+
+
+def test_data_are_one_for_all_methods_that_have_them_in_one_form(root, monkeypatch):
+    path = root / "prox-seed2" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "data_fingerprint": "4567"}))
+    with pytest.raises(RunError, match="prox-seed2: other data or tasks"):
+        made(root)
+    kinds = {"fedavg": "image", "fedprox": "vector"}
+    monkeypatch.setattr(benchmark, "parse_run", lambda flags: types.SimpleNamespace(kind=kinds[flags[0]]))
+    sealed = made(root)["streams"]
+    assert {kind: sealed["2"][kind] for kind in ("image", "vector")} == {"image": "0123", "vector": "4567"}
 
 
 @pytest.mark.parametrize(

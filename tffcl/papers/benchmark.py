@@ -21,6 +21,7 @@ import numpy as np
 from tffcl import metrics, reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
+from tffcl.flags import parse_run
 from tffcl.papers import tables, workers
 from tffcl.papers.suites import Suite
 from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_up, seeded, write_table
@@ -30,7 +31,7 @@ from tffcl.reports.tables import FIGURES, half_width, incremental
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 NAME = "leaderboard.json"
 AVERAGE = FIGURES["average_incremental_accuracy"]
 CPU = "CPU s"  # which no two machines have alike
@@ -153,12 +154,15 @@ def board_of(suite: Suite, quick: bool, table: Table, found: Found, values: Valu
     Raises:
       RunError: runs of one seed that did not have the same data and tasks.
     """
-    streams: dict[str, str] = {}
+    streams: dict[str, dict[str, str]] = {}
     for row, folders in found.items():
+        kind = parse_run(row.flags).kind
         for folder in folders:
-            seed, here = _seed(row, folder), stream_of(folder)
-            if streams.setdefault(seed, here) != here:
+            seed, here = _seed(row, folder), stream_of(folder, kind)
+            there = streams.setdefault(seed, {})
+            if {**here, **there} != {**there, **here}:
                 raise RunError(f"{folder}: other data or tasks than the other rows have with seed {seed}")
+            there.update(here)
     first = next(iter(suite.rows))
     rows = [_row(row, folders, values, first, suite) for row, folders in found.items()]
     return {
@@ -246,11 +250,14 @@ def seal(row: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(storage.plain(own), sort_keys=True).encode()).hexdigest()
 
 
-def stream_of(folder: pathlib.Path) -> str:
-    """A sum over the data of a run and over who had which rows when."""
+def stream_of(folder: pathlib.Path, kind: str) -> dict[str, str]:
+    """Sums over who had which rows when in a run, `tasks`, and over its data as a method has them, by their kind.
+
+    A picture is pixels to one method and a row of numbers to another.
+    """
     config = storage.read_object(folder / "config.json", "the configuration of a run")
-    total = hashlib.sha256(f"{config['data_fingerprint']}\n".encode())
+    total = hashlib.sha256()
     for part in itertools.chain(*record.read_split(folder).tasks):
         for rows in (part.train, part.validation, part.test, part.labels):
             total.update(np.asarray(rows, "<i4").tobytes() + b"|")
-    return total.hexdigest()[:16]
+    return {"tasks": total.hexdigest()[:16], kind: config["data_fingerprint"]}

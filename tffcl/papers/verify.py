@@ -20,6 +20,7 @@ import numpy as np
 from tffcl import reports, storage
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
+from tffcl.flags import parse_run
 from tffcl.papers import workers
 from tffcl.papers.benchmark import CPU, FORMAT, MB_TO, NAME, ROUNDS_TO, measures_of, seal, statistics, stream_of
 from tffcl.papers.tables import seeded
@@ -112,18 +113,19 @@ class Check:
     def _of_seed(
         self, seed: str, folder: pathlib.Path, row: Mapping[str, Any], board: Mapping[str, Any]
     ) -> tuple[list[str], float]:
-        lines = [] if stream_of(folder) == board["streams"].get(seed) else [f"seed {seed}: other data or tasks"]
+        sealed, here = board["streams"].get(seed, {}), stream_of(folder, parse_run([row["method"], *row["flags"]]).kind)
+        lines = [] if {**sealed, **here} == sealed else [f"seed {seed}: other data or tasks"]
         largest = 0.0
         for measure, (of, _) in measures_of(board.get("target", 0.0)).items():
             there = row["values"].get(measure, {}).get(seed)
             if measure in (CPU, ROUNDS_TO, MB_TO) or there is None:
                 continue
-            here = of(folder)
-            apart = float("inf") if here is None else abs(there - here)
+            now = of(folder)
+            apart = float("inf") if now is None else abs(there - now)
             score = "%" in measure
             largest = max(largest, apart if score else 0.0)
             if apart > (self.tolerance if score else 1e-9):
-                lines.append(f"seed {seed}, {measure}: {there:.6g} there, {here} here")
+                lines.append(f"seed {seed}, {measure}: {there:.6g} there, {now} here")
         return lines, largest
 
     def of_run(self, folder: pathlib.Path) -> Checked:
@@ -140,7 +142,8 @@ class Check:
             if failures:
                 last = again.log.read_text(errors="replace").strip().rpartition("\n")[2]
                 return Checked(name, (f"it cannot be run: {last}",), float("nan"))
-            problems = [] if stream_of(again.folder) == stream_of(folder) else ["other data or tasks"]
+            same = stream_of(again.folder, "data") == stream_of(folder, "data")
+            problems = [] if same else ["other data or tasks"]
             here = reports.load_results(again.folder)
         more, largest = self._apart(there, here)
         return Checked(name, (*problems, *more), largest)
