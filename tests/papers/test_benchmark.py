@@ -85,9 +85,11 @@ def test_suites_have_flags_that_the_program_takes_and_one_stream_for_all_rows(na
     for quick in (False, True):
         table = benchmark.table_of(suite, quick)
         experiments = [parse_run(row.flags) for row in table.rows]
-        of_stream = ("data", "num_clients", "num_tasks", "labels_per_task", "scenario", "split_seed", "num_rounds")
+        of_stream = ("data", "num_clients", "num_tasks", "labels_per_task", "scenario", "split_seed")
         for option in of_stream:
             assert len({str(getattr(each, option)) for each in experiments}) == 1, option
+        rounds = {each.num_rounds * (1 if each.method.pool == "all" else each.num_tasks) for each in experiments}
+        assert len(rounds) == 1
         assert [row.control for row in table.rows] == ["", *[table.rows[0].name] * (len(table.rows) - 1)]
 
 

@@ -20,6 +20,7 @@ class Entry:
       paper: authors and year.
       chosen: which of its options were chosen, and of what.
       trained: it trains the suite's network; else its features are frozen.
+      pooled: it has all tasks at once, and as many rounds for them as others have in all.
     """
 
     method: str
@@ -27,6 +28,7 @@ class Entry:
     paper: str = ""
     chosen: str = ""
     trained: bool = True
+    pooled: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +57,11 @@ class Suite:
         """Flags of `tffcl run` of a row, the method first."""
         entry = self.rows[name]
         network = self.network if entry.trained else ()
-        return (entry.method, *self.flags, *network, *(self.quick if quick else ()), *entry.flags)
+        flags = (*self.flags, *network, *(self.quick if quick else ()), *entry.flags)
+        if entry.pooled:
+            last = dict(zip(flags, flags[1:]))  # the flag that stands over those before it
+            flags = (*flags, "--num-rounds", str(int(last["--num-rounds"]) * int(last["--num-tasks"])))
+        return (entry.method, *flags)
 
 
 def _rows(mu: str, ewc: str, curv: str, distillation: str) -> dict[str, Entry]:
@@ -85,7 +91,7 @@ def _rows(mu: str, ewc: str, curv: str, distillation: str) -> dict[str, Entry]:
         "nearest-mean": Entry("prototypes", ("--covariance", "none"), "", trained=False),
         "prototypes": Entry("prototypes", (), "Fisher, 1936", trained=False),
         "afcl": Entry("afcl", (), "Tang et al., 2025", trained=False),
-        "joint": Entry("offline", (), "all data at once"),
+        "joint": Entry("offline", (), "all data at once", pooled=True),
     }
 
 
