@@ -18,7 +18,7 @@ import click
 from tffcl.algorithms import registry
 from tffcl.algorithms.method import Method
 from tffcl.errors import InputError, TffclError, page_of
-from tffcl.experiment import Experiment, loading
+from tffcl.experiment import OF_KIND, Experiment, loading
 from tffcl.experiment.groups import SCENARIOS, data_with_defaults
 from tffcl.options import Field, OptionError, fields_of, flat, parse, shown
 from tffcl.runtime import quiet
@@ -74,9 +74,9 @@ class ExperimentCommand(click.Command):
         data, network = (given.get(name, document.get(name)) for name in ("data", "network"))
         # Parts of the user's have options of their own.
         chosen = {"scenario": SCENARIOS, "selection": TRANSFERS}
-        values = {name: given.get(name, document.get(name)) for name in (*chosen, *_OF_KIND)}
+        values = {name: given.get(name, document.get(name)) for name in (*chosen, *OF_KIND)}
         own = {name: values[name] for name in chosen if chosen[name].is_own(values[name])}
-        own.update({name: values[name] for name in _OF_KIND if values[name] is not None})
+        own.update({name: values[name] for name in OF_KIND if values[name] is not None})
         self._experiment = Experiment(self._methods[-1], data=data, network=network, **own)
         self._document = {name: value for name, value in document.items() if name not in ("method", "data", "network")}
         self._flags = self._all_flags()
@@ -220,7 +220,6 @@ def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 _SCANNED = {"--method": "method", "--network": "network", "--config": "config", "--data": "data", "--dataset": "data",
             "--scenario": "scenario", "--selection": "selection", "--text-column": "text_column",
             "--features": "features"}  # fmt: skip
-_OF_KIND = ("text_column", "features")  # by these a table is one of texts, and data are vectors
 
 
 def _scanned(args: Sequence[str]) -> dict[str, list[str]]:

@@ -19,6 +19,7 @@ from tffcl.experiment import frozen
 from tffcl.flags import exit_with, parse_run
 from tffcl.runtime import quiet
 
+FLOWERS = pathlib.Path(__file__).parents[2] / "docs" / "examples" / "flowers.py"
 DP = ("--dp-base-clip", "0.5", "--dp-base-noise", "2")
 SMALL = {
     "text": ["--data", "sample", "--num-filters", "2"],
@@ -372,3 +373,20 @@ def test_enrolments_are_compared_on_one_encoder_if_all_clients_pre_train(small_p
     assert len({checksums["all", enrollment] for enrollment in ("full", "increasing", "scattered")}) == 1
     assert checksums["all", "full"] == checksums["enrolled", "full"]
     assert checksums["enrolled", "full"] != checksums["enrolled", "increasing"]
+
+
+def test_a_control_has_what_its_method_can_take_whatever_decides_on_that(tmp_path):
+    """The kind of a table by its column, a scenario of one's own with its options, a selection where there is one."""
+    table = tmp_path / "questions.csv"
+    table.write_text("question,topic\na,b\n")
+    columns = {"text_column": "question", "label_column": "topic"}
+    own = {"scenario": f"{FLOWERS}:walk", "width": 3}
+    for data, given, left_out in (
+        (str(table), {**columns, "selection": "sit", "top_k": 2, "num_rounds": 4}, {"selection", "top_k"}),
+        ("sample", {**own, "share_dense": "start", "sparsity": 0.5}, {"share_dense", "sparsity"}),
+    ):
+        experiment = Experiment("fedseit", data=data, **given)
+        control = experiment.control("fedavg", seed=7)
+        assert (control.method.name, control.kind) == ("fedavg", "text")
+        assert control.given == {**{name: given[name] for name in given if name not in left_out}, "seed": 7}
+        assert experiment.control("fedseit").given == given

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from tffcl.program.results import Results
 
 
+OF_KIND = ("text_column", "features")  # by these a table is one of texts, and data are vectors
+
+
 @dataclasses.dataclass(frozen=True, init=False)
 class Experiment:
     """One run, before its data are at hand.
@@ -254,7 +257,11 @@ class Experiment:
         >>> Experiment("fedseit", data="sample", selection="sit", num_rounds=4).control("fedavg").given
         {'num_rounds': 4}
         """
-        shared = Experiment(method, data=self.data, network=self.named["network"]).fields
+        chosen = registry.find_method(method)
+        # What decides which options there are.
+        deciding = {*OF_KIND, "scenario", *(("selection",) if chosen.foreign is not None else ())}
+        own = {name: value for name, value in self.given.items() if name in deciding}
+        shared = Experiment(chosen, data=self.data, network=self.named["network"], **own).fields
         kept = {name: value for name, value in self.given.items() if name in shared}
         return Experiment(**{**self.named, "method": method, **kept, **options})
 
