@@ -183,8 +183,7 @@ def build_glfc(
       seed: of everything random at the server.
     """
     kind = client_works.CompensatedWork if compensation else client_works.PlainWork
-    penalty = client_works.RelationDistillation(relation)
-    work = kind(network, training or LocalTraining(), seed, [penalty] if relation else None)
+    work = kind(network, training or LocalTraining(), seed, client_works.RelationDistillation(relation))
     return compose_plain(work, aggregator, server_optimizer)
 
 

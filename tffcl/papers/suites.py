@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from tffcl.algorithms.registry import find_method
+
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
@@ -20,7 +22,6 @@ class Entry:
       paper: authors and year.
       chosen: which of its options were chosen, and of what.
       trained: it trains the suite's network; else its features are frozen.
-      pooled: it has all tasks at once, and as many rounds for them as others have in all.
     """
 
     method: str
@@ -28,7 +29,6 @@ class Entry:
     paper: str = ""
     chosen: str = ""
     trained: bool = True
-    pooled: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Suite:
         entry = self.rows[name]
         network = self.network if entry.trained else ()
         flags = (*self.flags, *network, *(self.quick if quick else ()), *entry.flags)
-        if entry.pooled:
+        if find_method(entry.method).pool == "all":  # which has as many rounds as the others have in all
             last = dict(zip(flags, flags[1:]))  # the flag that stands over those before it
             flags = (*flags, "--num-rounds", str(int(last["--num-rounds"]) * int(last["--num-tasks"])))
         return (entry.method, *flags)
@@ -91,7 +91,7 @@ def _rows(mu: str, ewc: str, curv: str, distillation: str) -> dict[str, Entry]:
         "nearest-mean": Entry("prototypes", ("--covariance", "none"), "", trained=False),
         "prototypes": Entry("prototypes", (), "Fisher, 1936", trained=False),
         "afcl": Entry("afcl", (), "Tang et al., 2025", trained=False),
-        "joint": Entry("offline", (), "all data at once", pooled=True),
+        "joint": Entry("offline", (), "all data at once"),
     }
 
 

@@ -91,6 +91,13 @@ def dress(axis: Any, title: str = "", num_rounds: int = 0) -> None:
         axis.set_xlim(0.5, num_rounds + 0.5)
 
 
+def spread_out(axis: Any, values: Iterable[float]) -> None:
+    """Costs along x, 0 or more: on a log scale, 0 in its place, where the largest is over 20 times the smallest."""
+    costs = list(values)
+    if max(costs) > 20 * max(1e-9, min(costs)):
+        axis.set_xscale("symlog", linthresh=max(1e-3, min((each for each in costs if each > 0), default=1.0)))
+
+
 def mark_tasks(axis: Any, firsts: Iterable[int]) -> None:
     """Dotted lines where a new task begins, before the round that is its first."""
     for first in firsts:

@@ -18,8 +18,8 @@ from tffcl import storage
 from tffcl.errors import InputError
 from tffcl.reports import figures
 from tffcl.reports.run_files import PathLike, reading, total
-from tffcl.reports.runs import Run, find_runs, rows_of
-from tffcl.reports.tables import FIGURES, NO_DATA, forgetting, half_width, incremental, render
+from tffcl.reports.runs import MEASURES, Run, find_runs, rows_of
+from tffcl.reports.tables import FIGURES, NO_DATA, half_width, incremental, render
 
 FORGOTTEN, EPSILON, ATTACK = FIGURES["forgetting"], "epsilon", "linked %"
 Value = tuple[float, Optional[float]]  # mean over seeds, half of its 95 % interval where there are two
@@ -115,11 +115,6 @@ def _accuracy(results: Mapping[str, Any]) -> Optional[float]:
     return None if found is None else 100 * found
 
 
-def _forgotten(results: Mapping[str, Any]) -> Optional[float]:
-    found = forgetting(results) if results.get("accuracy") is not None else None
-    return None if found is None else 100 * found
-
-
 def _kept(results: Mapping[str, Any]) -> Optional[float]:
     memory = incremental(results, "memory")
     held = (results.get("memory") or {}).get("client") if memory is None else memory["client_bytes"]
@@ -135,7 +130,7 @@ def _epsilon(results: Mapping[str, Any]) -> Optional[float]:
 
 _MEASURES: dict[str, Callable[[Mapping[str, Any]], Optional[float]]] = {
     "accuracy %": _accuracy,
-    FORGOTTEN: _forgotten,
+    **{measure.title: measure.value for measure in MEASURES if measure.title == FORGOTTEN},
     "MB up": lambda results: total(results["bytes_up"]) / 1e6,
     "MB kept": _kept,
     EPSILON: _epsilon,
@@ -240,9 +235,8 @@ def plot_frontier(points: Sequence[Point], path: PathLike) -> pathlib.Path:
             drawn.append((-x if AXES[name].higher_is_better else x, x, y))
         best = [each for each in drawn if not any(o[0] <= each[0] and o[2] <= each[2] and o != each for o in drawn)]
         axis.plot(*zip(*[each[1:] for each in sorted(best)]), color="#999999", linewidth=0.8, zorder=0)
-        large, small = max(each[1] for each in drawn), min(each[1] for each in drawn)
-        if not AXES[name].higher_is_better and large > 20 * max(small, 1e-9):
-            axis.set_xscale("symlog", linthresh=max(1e-3, min(each[1] for each in drawn if each[1] > 0)))
+        if not AXES[name].higher_is_better:
+            figures.spread_out(axis, (each[1] for each in drawn))
         figures.dress(axis)
         axis.set_xlabel(AXES[name].label, fontsize=8)
     figures.legend(figure, signs)

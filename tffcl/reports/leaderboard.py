@@ -204,9 +204,7 @@ def _plot_cost(points: Sequence[tuple[int, str, float, float, float]], cost: str
         if place >= len(figures.COLOURS):
             look["markerfacecolor"] = "white"  # as the dashes of a line
         lines[name] = axis.errorbar([x], [y], yerr=[half], capsize=2, **look)
-    costs = [point[2] for point in points]
-    if max(costs) > 20 * max(1e-9, min(costs)):
-        axis.set_xscale("symlog", linthresh=max(1e-3, min((each for each in costs if each > 0), default=1.0)))
+    figures.spread_out(axis, (point[2] for point in points))
     figures.dress(axis)
     figures.legend(figure, lines)
     figures.save(figure, path, "", _COSTS[cost], "Average A_t (%)")
