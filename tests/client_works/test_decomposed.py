@@ -348,7 +348,7 @@ def test_the_objective_is_equation_five(small, form, aligned, tasks):
     here = runner.work.begin_round(small.tensors(state), tf.constant(runner.shared), data, tf.constant(0))
     step = Step(None, tf.constant(0), tf.constant(0))
     rows = tf.range(len(data["train"]["label"]))
-    found, found_loss, _ = runner.work.step_loss(small.tensors(values), rows, step, here)
+    found, found_loss, *_ = runner.work.step_loss(small.tensors(values), rows, step, here)
     kernel = small.theta(values["base"], values["mask_logits"], values["adaptive"])
     if not aligned:
         kernel = kernel + weighted(small, values["attention"], foreign)

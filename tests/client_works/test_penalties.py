@@ -404,10 +404,9 @@ def test_lwf_is_the_divergence_of_softened_scores_of_the_classes_before_by_hand(
     theta = tf.constant(new.ravel())
 
     def value(theta):
-        def logits(base=theta):
-            return x @ tf.reshape(base, [3, 5])
-
-        return penalty.term(state, None, None)(StepView(theta, {}, logits, {"known": tf.constant(known)}))
+        teacher = {penalty.teacher: x @ tf.reshape(state[penalty.teacher], [3, 5])}
+        view = StepView(theta, {}, lambda: x @ tf.reshape(theta, [3, 5]), {"known": tf.constant(known)}, teacher)
+        return penalty.term(state, None, None)(view)
 
     p, q = (softmax((x @ w)[:, known].astype(float) / temperature) for w in (old, new))
     by_hand = weight * temperature**2 * (p * np.log(p / q)).sum(axis=1).mean()
@@ -426,12 +425,14 @@ def test_lwf_asks_nothing_while_no_class_was_before_and_keeps_nothing_without_a_
     theta = tf.constant([5.0, -5.0])
     with tf.GradientTape() as tape:
         tape.watch(theta)
-        view = StepView(theta, {}, lambda base=theta: base[None], {"known": tf.constant([False, False])})
+        known, teacher = {"known": tf.constant([False, False])}, {"lwf_teacher": tf.ones([1, 2])}
+        view = StepView(theta, {}, lambda: theta[None], known, teacher)
         value = LwF(1.0).term(state, None, None)(view)
     assert value == 0
     assert not tape.gradient(value, theta).numpy().any()
     assert not LwF(0.0).state_type(4)
     assert not LwF(0.0).begin_task(theta)
+    assert not LwF(0.0).teacher
 
 
 @pytest.mark.parametrize("competing", [[True] * 4 + [False], [False, True, False, True, False]])
@@ -445,7 +446,8 @@ def test_relations_are_the_label_beside_what_the_last_model_said_of_the_classes_
     context = {"known": tf.constant(known), "classes": tf.constant(competing)}
 
     def value(known=context):
-        view = StepView(theta, {"label": tf.constant(labels)}, lambda base=theta: x @ tf.reshape(base, [3, 5]), known)
+        teacher = {"lwf_teacher": x @ tf.reshape(state["lwf_teacher"], [3, 5])}
+        view = StepView(theta, {"label": tf.constant(labels)}, lambda: x @ tf.reshape(theta, [3, 5]), known, teacher)
         return penalty.term(state, None, None)(view)
 
     among = np.flatnonzero(known | np.array(competing))
@@ -465,3 +467,41 @@ def test_relations_are_the_label_beside_what_the_last_model_said_of_the_classes_
 def test_lwf_takes_numbers_that_make_sense(arguments):
     with pytest.raises(errors.InputError):
         LwF(*arguments)
+
+
+class Recalled(Penalty):
+    """Keeps the kernels of the task's start, and compares their scores in every step with the step's own examples."""
+
+    teacher = "kept"
+
+    def __init__(self, network):
+        self.network, self.local, self.differences = network, None, []
+
+    def state_type(self, size):
+        return {"kept": tff.TensorType(np.float32, [size])}
+
+    def begin_task(self, kernels):
+        return {"kept": kernels}
+
+    def term(self, state, shared, incoming):
+        def of_step(step):
+            parts = (self.local, tf.zeros(self.network.attention_shape), step.context)
+            kept = self.network.logits(state["kept"], *parts, step.batch, None)
+            np.testing.assert_allclose(step.teacher["kept"], kept, atol=1e-5)
+            self.differences.append(np.abs(kept - step.logits()).max())
+            return tf.reduce_sum(step.kernels)
+
+        return of_step
+
+
+def test_the_teacher_scores_the_examples_of_each_step_however_they_are_drawn(small):
+    """Ten steps of at most three of 14 examples, with other kernels than the task began with."""
+    training = small.training(num_epochs=2, batch_size=3, learning_rate=RATE, patience=0)
+    penalty = Recalled(small.network(places=0))
+    runner = small.Runner(PlainWork(penalty.network, training, penalty=penalty, seed=3))
+    state = runner.begin(runner.start())
+    penalty.local = tf.constant(state["local"])
+    runner.shared = runner.shared + 0.1
+    runner.train(state, runner.data(14))
+    assert len(penalty.differences) == 10
+    assert min(penalty.differences) > 1e-3

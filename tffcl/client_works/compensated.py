@@ -46,6 +46,6 @@ class CompensatedWork(PlainWork):
 
     def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
         batch, context = self.network.batch(here.data["train"], rows), here.data["context"]
-        losses = self.model(values, here.state).losses(context, batch, here.extra(step), step.key)
+        losses, logits = self.model(values, here.state).losses_and_logits(context, batch, here.extra(step), step.key)
         old = tf.gather(context[KNOWN], batch["label"])
-        return tf.reduce_mean(compensated(losses, old)), tf.reduce_mean(losses), batch
+        return StepLoss(tf.reduce_mean(compensated(losses, old)), tf.reduce_mean(losses), batch, logits)

@@ -356,7 +356,8 @@ class DecomposedWork(NetworkWork):
         """FedSeIT eq. 5 and ConFedMADE eq. 6 on one batch."""
         options, state = self.options, here.state
         connectivity, batch = here.extra(step), self.network.batch(here.data["train"], rows)
-        losses = self.model(values, state).losses(here.data["context"], batch, connectivity, step.key)
+        model, context = self.model(values, state), here.data["context"]
+        losses, logits = model.losses_and_logits(context, batch, connectivity, step.key)
         objective = task_loss = tf.reduce_mean(losses)
         if options.sparsity:
             adaptive = values["adaptive"]
@@ -369,7 +370,7 @@ class DecomposedWork(NetworkWork):
             masks, past = state["past_mask_logits"], values["past_adaptive"]
             moved = drift(self.network.kernels, values["base"], masks, past, state["past_reference"])
             objective += options.retention * moved + options.sparsity * absolute_sum(past)
-        return objective, task_loss, batch
+        return StepLoss(objective, task_loss, batch, logits)
 
     def end_round(self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict) -> Result:
         changed["trained"] = here.state["trained"] + 1

@@ -11,7 +11,7 @@ from typing import Any, Union
 import numpy as np
 import tensorflow as tf
 
-from tffcl.models.network import Classifier, Network, Tensors, competing, masks_of
+from tffcl.models.network import Classifier, Network, Tensors, competing, cross_entropy, masks_of
 
 BATCH = 256  # examples at a time: evaluation needs no gradients, and larger batches save little time
 
@@ -43,10 +43,25 @@ class Model:
         kernels = connected(self.kernels, connectivity)
         return self.network.losses(kernels, self.local, self.attention, context, batch, key)
 
+    def losses_and_logits(
+        self, context: Tensors, batch: Tensors, connectivity: tf.Tensor | None, key: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """`losses`, and the class scores that they come of; None for a network with losses of its own."""
+        network: Any = self.network
+        if not isinstance(network, Classifier) or type(network).losses is not Classifier.losses:
+            return self.losses(context, batch, connectivity, key), None
+        kernels = connected(self.kernels, connectivity)
+        logits = network.logits(kernels, self.local, self.attention, context, batch, key)
+        return cross_entropy(logits, context, batch), logits
+
     def logits(self, context: Tensors, batch: Tensors) -> tf.Tensor:
         """Class scores of a batch without dropout, float32 `[n, classes]`; the network is a `Classifier`."""
         network: Any = self.network
         return network.logits(self.kernels, self.local, self.attention, context, batch, None)
+
+    def scores(self, context: Tensors, examples: Tensors) -> tf.Tensor:
+        """`logits` of all examples in bounded memory, float32 `[N, max_classes]`."""
+        return _each(lambda batch: self.logits(context, batch), examples, (self.network.max_classes,))
 
     def evaluate(self, context: Tensors, examples: Tensors) -> OrderedDict:
         """What `ClientWork.evaluate` reports.
@@ -121,16 +136,16 @@ def in_batches(
     return tf.while_loop(lambda start, *_: start < count, one_batch, start)[1:]
 
 
-def _each(function: Callable[[Tensors], tf.Tensor], examples: Tensors) -> tf.Tensor:
-    """A function's value for each example, float32 `[N]`, over consecutive batches."""
+def _each(function: Callable[[Tensors], tf.Tensor], examples: Tensors, shape: tuple[int | None, ...] = ()) -> tf.Tensor:
+    """A function's value for each example, float32 `[N, *shape]`, over consecutive batches."""
     count = num_examples(examples)
 
     def one_batch(start: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         batch = {name: rows[start : start + BATCH] for name, rows in examples.items()}
         return start + BATCH, tf.concat([values, function(batch)], 0)
 
-    shapes = (tf.TensorShape([]), tf.TensorShape([None]))
-    start = (tf.constant(0), tf.zeros([0]))
+    shapes = (tf.TensorShape([]), tf.TensorShape([None, *shape]))
+    start = (tf.constant(0), tf.zeros([0, *shape]))
     return tf.while_loop(lambda start, _: start < count, one_batch, start, shape_invariants=shapes)[1]
 
 

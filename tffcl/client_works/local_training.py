@@ -13,7 +13,7 @@ import dataclasses
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -112,8 +112,24 @@ class Variables:
 
 
 Values = Mapping[str, Value]  # of the variables
-# Objective without penalties, mean task loss, and the examples of a step.
-StepLoss = tuple[tf.Tensor, tf.Tensor, Tensors]
+
+
+class StepLoss(NamedTuple):
+    """What a step loses.
+
+    Attributes:
+      objective: without penalties, a float32 scalar.
+      loss: mean task loss, a float32 scalar.
+      batch: the examples, as the network takes them.
+      logits: their class scores, float32 `[n, classes]`, of which the objective came; None where nobody may want them.
+    """
+
+    objective: tf.Tensor
+    loss: tf.Tensor
+    batch: Tensors
+    logits: Optional[tf.Tensor] = None
+
+
 # The result of `ClientWork.train`: changed entries of the state, update, weight, metrics.
 Result = tuple[Tensors, Tensors, tf.Tensor, Tensors]
 # Variables, and where weight decay acts on them.
@@ -371,6 +387,14 @@ class LocalWork(ClientWork):
         """
         raise NotImplementedError(f"{type(self).__name__} has no class scores")
 
+    def scores(self, values: Values, here: Round) -> tf.Tensor:
+        """Class scores of the rows that an epoch goes over, float32 `[here.count, classes]`, for the same penalties.
+
+        Raises:
+          NotImplementedError: the work classifies nothing.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no class scores")
+
     def train(self, state: Tensors, shared: tf.Tensor, data: Mapping[str, Any], round_num: tf.Tensor) -> Result:
         return self.trainer()(dict(state), shared, {name: dict(data[name]) for name in data}, round_num)
 
@@ -397,16 +421,21 @@ class LocalWork(ClientWork):
             here = self.begin_round(state, shared, data, round_num)
             variables.assign(here.first)
             penalty = self.penalties.term(state, shared, here.first[self.penalised])
+            teachers = {
+                name: self.scores({**here.first, self.penalised: state[name]}, here) for name in self.penalties.teachers
+            }
 
             def loss_fn(rows: tf.Tensor, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
                 values = variables.read()
-                objective, loss, batch = self.step_loss(values, rows, step, here)
+                objective, loss, batch, scores = StepLoss(*self.step_loss(values, rows, step, here))
                 if penalty is not None:
 
                     def logits(**other: Value) -> tf.Tensor:
-                        return self.logits({**values, **other}, batch, here)
+                        known = None if other else scores
+                        return self.logits({**values, **other}, batch, here) if known is None else known
 
-                    objective += penalty(StepView(values[self.penalised], batch, logits, here.data["context"]))
+                    old = {name: tf.gather(every, rows) for name, every in teachers.items()}
+                    objective += penalty(StepView(values[self.penalised], batch, logits, here.data["context"], old))
                 return objective, loss
 
             def validation_fn() -> tf.Tensor:

@@ -79,6 +79,11 @@ class NetworkWork(LocalWork):
             return super().logits(values, batch, here)
         return self.model(values, here.state).logits(here.data["context"], batch)
 
+    def scores(self, values: Values, here: Round) -> tf.Tensor:
+        if not isinstance(self.network, Classifier):
+            return super().scores(values, here)
+        return self.model(values, here.state).scores(here.data["context"], here.data["train"])
+
     def held_out_loss(self, values: Values, here: Round) -> tf.Tensor:
         return self.model(values, here.state).mean_loss(here.data["context"], here.data["validation"])
 
@@ -178,8 +183,9 @@ class PlainWork(NetworkWork):
 
     def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
         batch, model = self.network.batch(here.data["train"], rows), self.model(values, here.state)
-        loss = tf.reduce_mean(model.losses(here.data["context"], batch, here.extra(step), step.key))
-        return loss, loss, batch
+        losses, logits = model.losses_and_logits(here.data["context"], batch, here.extra(step), step.key)
+        loss = tf.reduce_mean(losses)
+        return StepLoss(loss, loss, batch, logits)
 
     def end_round(self, changed: dict[str, tf.Tensor], here: Round, metrics: OrderedDict) -> Result:
         fisher = self.fisher(self.model(changed, here.state), here.state, here.data, here.number)

@@ -198,7 +198,7 @@ class RehearsalWork(LocalWork):
         z = draw(batch["stats"], step.key, self._encoder.embedding_size, self._encoder.variational)
         logits = competing(self._classifier.logits(values["weights"], z), mask)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits))
-        return loss, loss, batch
+        return StepLoss(loss, loss, batch)
 
     def logits(self, values: Values, batch: Tensors, here: Round) -> tf.Tensor:
         return self._mean_logits(values["weights"], batch)

@@ -89,7 +89,7 @@ class SyntheticWork(PlainWork):
         return self.model(values, state).logits({**context, **more}, examples)
 
     def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
-        objective, loss, batch = super().step_loss(values, rows, step, here)
+        own = super().step_loss(values, rows, step, here)
         order = tf.random.experimental.stateless_shuffle(
             tf.range(self.count), randomness.fold(step.key, randomness.SYNTHETIC)
         )
@@ -99,4 +99,5 @@ class SyntheticWork(PlainWork):
         new = self._scores(values, tf.gather(every, drawn), here.state, context)
         each = divergence(old, new, context[KNOWN], self.temperature)
         there = tf.cast(tf.reduce_any(tf.not_equal(every, 0.0)), tf.float32)  # the server begins with zeros
-        return objective + there * self.weight * self.temperature**2 * tf.reduce_mean(each), loss, batch
+        distillation = there * self.weight * self.temperature**2 * tf.reduce_mean(each)
+        return own._replace(objective=own.objective + distillation)

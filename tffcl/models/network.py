@@ -123,6 +123,11 @@ def competing(logits: tf.Tensor, context: Tensors) -> tf.Tensor:
     return tf.where(context[CLASSES], logits, NEVER) if CLASSES in context else logits
 
 
+def cross_entropy(logits: tf.Tensor, context: Tensors, examples: Tensors) -> tf.Tensor:
+    """Of class scores, float32 `[n, classes]`, among the labels that compete, in nats: `[n]`."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], competing(logits, context))
+
+
 def with_label_mask(network: AnyNetwork, growing: bool = False) -> AnyNetwork:
     """The classifier, whose contexts from now on say which labels compete (see `competing`).
 
@@ -172,8 +177,7 @@ class Classifier(Network):
         dropout_key: tf.Tensor | None,
     ) -> tf.Tensor:
         """Cross-entropy of each example in nats."""
-        logits = competing(self.logits(kernels, local, attention, context, examples, dropout_key), context)
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], logits)
+        return cross_entropy(self.logits(kernels, local, attention, context, examples, dropout_key), context, examples)
 
 
 class LinearLayer(NamedTuple):
