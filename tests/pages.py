@@ -114,7 +114,7 @@ def test_a_page_runs_as_printed(page, tmp_path):
                 env=environment, capture_output=True, text=True, timeout=1500,
             )  # fmt: skip
             assert done.returncode == 0, (text, done.stderr[-2000:])
-            printed += done.stdout
+            printed += done.stdout + done.stderr
         elif language in ("python", "py") and page not in FRAGMENTS:
             said = io.StringIO()
             with contextlib.redirect_stdout(said):
