@@ -53,7 +53,8 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def masked(text: str) -> set[str]:
-    """Lines with their numbers, and the spaces and rules between columns, taken out."""
+    """Lines with their numbers, the spaces and rules between columns, and the words of a lost connection taken out."""
+    text = re.sub(r"UNAVAILABLE: [^)\n]*", "UNAVAILABLE", text)
     lines = (re.sub(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", "N", line) for line in text.splitlines())
     return {re.sub(r"[\s-]+", " ", line).strip() for line in lines} - {""}
 
