@@ -3,7 +3,8 @@
 A classifier is told which task an example is of. A density need not be: p(x) of a client is the uniform mixture over
 the tasks that it has learned, log p(x) = logsumexp_t log p_t(x) - log T, at most log T nats below the best task.
 That is `nll`; beside it stand `nll_task_known`, each task with its own parameters, and `nll_newest`, every task
-with the parameters of the newest.
+with the parameters of the newest. Of a classifier after `tffcl.templates.with_task_inference` the task is inferred by
+the lowest entropy (`inferred_scores`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from scipy import special
 
 from tffcl import runtime
 from tffcl.archive import Shelf
+from tffcl.models.network import CLASSES
 from tffcl.program.client_data import SPLITS, AnyTask, ClientTask, StoredTask, Tensors, label_mask
 from tffcl.program.client_files import HandleProcess
 from tffcl.program.events import Event
@@ -219,6 +221,99 @@ def evaluate_tasks(
         for scored in range(len(own)) if growing else [client]:
             scores[scored][place] = _mean_score(sums, task.num_test)
     return {scores_are(process): scores}
+
+
+def inferred_scores(
+    process: ContinualProcess,
+    state: RunState,
+    transfer: Transfer,
+    prepared: Sequence[Mapping[int, Prepared]],
+    task_of: Callable[[int, int], AnyTask],
+) -> dict[str, Rows]:
+    """As `evaluate_tasks`, of a process with `infer`: nobody knows of which of a client's tasks an example is.
+
+    Each task's parameters meet the test examples of all tasks that the client has had, under the labels that compete in
+    that task; the lowest entropy decides, of equal ones the first task's. An example is right if its own task is chosen
+    and its label the most probable there. NaN is no low entropy.
+
+    Args:
+      task_of: (client, the run's number of a task) -> the raw task, of which examples are prepared anew for the foreign
+        adaptives of other tasks where `prepare` adds anything.
+    """
+    own = [
+        [(task, tasks[client]) for task, tasks in enumerate(prepared) if client in tasks]
+        for client in range(len(state.store))
+    ]
+    raw_type = process.prepare.type_signature.parameter[3].member
+    adds = tff_types.entries(process.prepare.type_signature.result) != tff_types.entries(raw_type["examples"])
+    masked = CLASSES in tff_types.entries(raw_type["context"])
+    jobs = [  # as in `_density_scores`
+        (client, view, group)
+        for client, tasks in enumerate(own)
+        for group in (
+            [[number] for number, (_, task) in enumerate(tasks) if task.num_test]
+            if adds
+            else _same_context([task for _, task in tasks])
+        )
+        for view in range(len(tasks))
+    ]
+
+    def prepared_for(part: Sequence[tuple[int, int, list[int]]]) -> list[OrderedDict]:
+        """The test examples of jobs, as the parameters of their views take them."""
+        found = []
+        for client, view, group in part:
+            mask = label_mask(own[client][view][1].test_data()["context"]) if masked else {}
+            found.append(_masked(_test_data([own[client][task][1] for task in group]), mask))
+        again = [place for place, (_, view, group) in enumerate(part) if adds and group != [view]]
+        if again:
+            clients = [part[place][0] for place in again]
+            numbers = [(own[client][part[place][1]][0], client) for place, client in zip(again, clients)]
+            raws = [
+                ordered(raw_data(task_of(client, own[client][part[place][2][0]][0]), "test"), raw_type, f"client {client}")
+                for place, client in zip(again, clients)
+            ]
+            incoming = transfer.transfer_in(
+                state.base, [state.selections[task][client] for task, client in numbers], len(state.store)
+            )
+            states = state.store.project(clients, process.prepare.type_signature.parameter[1])
+            for place, examples in zip(again, process.prepare(state.server, states, incoming, raws)):
+                found[place]["examples"] = examples
+        return found
+
+    # told[client][task]: for each view the entropies, float32 [M], and which labels are right, bool [M]
+    told: list[list[list[tuple[np.ndarray, np.ndarray]]]] = [[[] for _ in tasks] for tasks in own]
+    sizes = [sum(own[client][task][1].test_bytes for task in group) for client, _, group in jobs]
+    if jobs:
+        view_bytes = num_bytes(process.task_view(state.store[jobs[0][0]], jobs[0][1]))
+        sizes = [view_bytes + size for size in sizes]
+    for part in parts_below(sizes, MESSAGE_BYTES):
+        views = [process.task_view(state.store[client], view) for client, view, _ in jobs[part]]
+        for (client, _, group), one in zip(jobs[part], process.infer(state.server, views, prepared_for(jobs[part]))):
+            counts = [own[client][task][1].num_test for task in group]
+            if len(one["entropy"]) != sum(counts):  # a client that tells of another number of examples has no score
+                continue
+            cuts = np.cumsum(counts)[:-1]
+            for task, *both in zip(group, np.split(one["entropy"], cuts), np.split(one["correct"], cuts)):
+                told[client][task].append(tuple(both))
+    scores = _no_scores(len(own), len(prepared))
+    for client, tasks in enumerate(told):
+        for number, of_views in enumerate(tasks):
+            if of_views and len(of_views) == len(tasks):
+                entropy = np.stack([np.nan_to_num(one, nan=np.inf) for one, _ in of_views])
+                right = of_views[number][1] & (entropy.argmin(axis=0) == number)
+                scores[client][own[client][number][0]] = float(right.mean())
+    return {scores_are(process): scores}
+
+
+def without_parameters(scores: Mapping[str, Rows], prepared: Sequence[Mapping[int, Prepared]]) -> dict[str, Rows]:
+    """Scores on test sets that are every client's: a client that has had no part in a task gets nothing right there."""
+    return {
+        name: [
+            [0.0 if score is None and client not in prepared[task] else score for task, score in enumerate(row)]
+            for client, row in enumerate(rows)
+        ]
+        for name, rows in scores.items()
+    }
 
 
 def unchanged_scores(events: Sequence[Event], name: str, num_clients: int) -> dict[str, Rows]:
