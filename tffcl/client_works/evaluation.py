@@ -74,9 +74,9 @@ class Model:
         """What `ClientWork.infer` reports; the network is a `Classifier`.
 
         Returns:
-          `entropy`, float32 `[N]`: of the softmax over the classes that compete, H / log L with L of them, in [0, 1], so
-          that tasks that differ in L compare; 0 with L = 1, which is certain of anything. `correct`, bool `[N]`: whether
-          the most probable class is the example's label.
+          `entropy`, float32 `[N]`: of the softmax over the L classes that compete, H / log L, in [0, 1], so that tasks
+          that differ in L compare; 0 with L = 1, which is certain of anything. `correct`, bool `[N]`: whether the most
+          probable class is the example's label.
         """
 
         def one_batch(batch: Tensors) -> tf.Tensor:

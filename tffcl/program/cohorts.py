@@ -201,11 +201,7 @@ def evaluate_tasks(
       By name, `rows[client][task]`: accuracy or NLL as a mean over the task's test examples, with the two other scores
       of a density; None for a task without test examples.
     """
-    # A client's own numbers of its tasks are 0, 1, ...: own[client][number] is (the run's number, the task).
-    own = [
-        [(task, tasks[client]) for task, tasks in enumerate(prepared) if client in tasks]
-        for client in range(len(state.store))
-    ]
+    own = _own_tasks(state, prepared)
     if "losses" in tff_types.entries(process.evaluate.type_signature.result):
         return _density_scores(process, state, own, len(prepared))
     scores = _no_scores(len(own), len(prepared))
@@ -223,6 +219,14 @@ def evaluate_tasks(
     return {scores_are(process): scores}
 
 
+def _own_tasks(state: RunState, prepared: Sequence[Mapping[int, Prepared]]) -> list[list[tuple[int, Prepared]]]:
+    """`own[client][number]` is (the run's number, the task); a client's own numbers of its tasks are 0, 1, ..."""
+    return [
+        [(task, tasks[client]) for task, tasks in enumerate(prepared) if client in tasks]
+        for client in range(len(state.store))
+    ]
+
+
 def inferred_scores(
     process: ContinualProcess,
     state: RunState,
@@ -237,72 +241,74 @@ def inferred_scores(
     and its label the most probable there. NaN is no low entropy.
 
     Args:
-      task_of: (client, the run's number of a task) -> the raw task, of which examples are prepared anew for the foreign
-        adaptives of other tasks where `prepare` adds anything.
+      process: see `tffcl.templates.with_task_inference`.
+      state: of the run.
+      transfer: of the run; with it `prepare` adds to examples what the foreign adaptives of another task make of them.
+      prepared: `prepared[task][client]`, as for `evaluate_tasks`.
+      task_of: (client, the run's number of a task) -> the raw task.
     """
-    own = [
-        [(task, tasks[client]) for task, tasks in enumerate(prepared) if client in tasks]
-        for client in range(len(state.store))
-    ]
-    raw_type = process.prepare.type_signature.parameter[3].member
-    adds = tff_types.entries(process.prepare.type_signature.result) != tff_types.entries(raw_type["examples"])
-    masked = CLASSES in tff_types.entries(raw_type["context"])
-    jobs = [  # as in `_density_scores`
+    own, (raw, adds) = _own_tasks(state, prepared), _prepared_from(process)
+    jobs = [  # as in `_density_scores`; what `prepare` adds for one task is of one context
         (client, view, group)
         for client, tasks in enumerate(own)
-        for group in (
-            [[number] for number, (_, task) in enumerate(tasks) if task.num_test]
-            if adds
-            else _same_context([task for _, task in tasks])
-        )
+        for group in _same_context([task for _, task in tasks], alone=adds)
         for view in range(len(tasks))
     ]
 
-    def prepared_for(part: Sequence[tuple[int, int, list[int]]]) -> list[OrderedDict]:
-        """The test examples of jobs, as the parameters of their views take them."""
-        found = []
-        for client, view, group in part:
-            mask = label_mask(own[client][view][1].test_data()["context"]) if masked else {}
-            found.append(_masked(_test_data([own[client][task][1] for task in group]), mask))
-        again = [place for place, (_, view, group) in enumerate(part) if adds and group != [view]]
-        if again:
-            clients = [part[place][0] for place in again]
-            numbers = [(own[client][part[place][1]][0], client) for place, client in zip(again, clients)]
-            raws = [
-                ordered(raw_data(task_of(client, own[client][part[place][2][0]][0]), "test"), raw_type, f"client {client}")
-                for place, client in zip(again, clients)
-            ]
-            incoming = transfer.transfer_in(
-                state.base, [state.selections[task][client] for task, client in numbers], len(state.store)
-            )
-            states = state.store.project(clients, process.prepare.type_signature.parameter[1])
-            for place, examples in zip(again, process.prepare(state.server, states, incoming, raws)):
-                found[place]["examples"] = examples
-        return found
+    def data(part: slice) -> list[OrderedDict]:
+        met = [_met(own[client], view, group, CLASSES in raw["context"]) for client, view, group in jobs[part]]
+        again = [place for place, (_, view, group) in enumerate(jobs[part]) if adds and group != [view]]
+        others = [(client, own[client][view][0], own[client][group[0]][0]) for client, view, group in jobs[part]]
+        examples = _prepared_for(process, state, transfer, [others[place] for place in again], task_of)
+        for place, one in zip(again, examples):
+            met[place]["examples"] = one
+        return met
 
-    # told[client][task]: for each view the entropies, float32 [M], and which labels are right, bool [M]
-    told: list[list[list[tuple[np.ndarray, np.ndarray]]]] = [[[] for _ in tasks] for tasks in own]
     sizes = [sum(own[client][task][1].test_bytes for task in group) for client, _, group in jobs]
-    if jobs:
-        view_bytes = num_bytes(process.task_view(state.store[jobs[0][0]], jobs[0][1]))
-        sizes = [view_bytes + size for size in sizes]
-    for part in parts_below(sizes, MESSAGE_BYTES):
-        views = [process.task_view(state.store[client], view) for client, view, _ in jobs[part]]
-        for (client, _, group), one in zip(jobs[part], process.infer(state.server, views, prepared_for(jobs[part]))):
-            counts = [own[client][task][1].num_test for task in group]
-            if len(one["entropy"]) != sum(counts):  # a client that tells of another number of examples has no score
-                continue
-            cuts = np.cumsum(counts)[:-1]
-            for task, *both in zip(group, np.split(one["entropy"], cuts), np.split(one["correct"], cuts)):
-                told[client][task].append(tuple(both))
+    found = _in_calls(process, state, process.infer, [job[:2] for job in jobs], sizes, data)
+    entropies, right = (_by_view(own, jobs, found, name) for name in ("entropy", "correct"))
     scores = _no_scores(len(own), len(prepared))
-    for client, tasks in enumerate(told):
-        for number, of_views in enumerate(tasks):
-            if of_views and len(of_views) == len(tasks):
-                entropy = np.stack([np.nan_to_num(one, nan=np.inf) for one, _ in of_views])
-                right = of_views[number][1] & (entropy.argmin(axis=0) == number)
-                scores[client][own[client][number][0]] = float(right.mean())
+    for client, tasks in enumerate(own):
+        for number, (place, task) in enumerate(tasks):
+            views = entropies[client][number]
+            if task.num_test and len(views) == len(tasks):
+                chosen = np.nan_to_num(np.stack(views), nan=np.inf).argmin(axis=0)
+                scores[client][place] = float(np.mean(right[client][number][number] * (chosen == number)))
     return {scores_are(process): scores}
+
+
+def _prepared_from(process: ContinualProcess) -> tuple[dict[str, Any], bool]:
+    """The type of raw examples with their context, and whether `prepare` adds anything to examples."""
+    raw = tff_types.entries(process.prepare.type_signature.parameter[3])
+    examples = tff_types.entries(process.prepare.type_signature.result)
+    return {name: tff_types.entries(kind) for name, kind in raw.items()}, set(examples) != set(raw["examples"])
+
+
+def _met(own: Sequence[tuple[int, Prepared]], view: int, group: Sequence[int], masked: bool) -> OrderedDict:
+    """The test examples of some of a client's tasks, under the labels that compete in the task number `view`."""
+    mask = label_mask(own[view][1].test_data()["context"]) if masked else {}
+    return _masked(_test_data([own[task][1] for task in group]), mask)
+
+
+def _prepared_for(
+    process: ContinualProcess,
+    state: RunState,
+    transfer: Transfer,
+    triples: Sequence[tuple[int, int, int]],
+    task_of: Callable[[int, int], AnyTask],
+) -> Sequence[Tensors]:
+    """The test examples of (client, task as whose they are prepared, task of which they are), by the run's numbers."""
+    if not triples:
+        return []
+    _, state_kind, _, raw_kind = process.prepare.type_signature.parameter
+    clients = [client for client, _, _ in triples]
+    raws = [
+        ordered(raw_data(task_of(client, task), "test"), raw_kind.member, f"client {client}, task {task}, test")
+        for client, _, task in triples
+    ]
+    entries = [state.selections[view][client] for client, view, _ in triples]
+    incoming = transfer.transfer_in(state.base, entries, len(state.store))
+    return process.prepare(state.server, state.store.project(clients, state_kind), incoming, raws)
 
 
 def without_parameters(scores: Mapping[str, Rows], prepared: Sequence[Mapping[int, Prepared]]) -> dict[str, Rows]:
@@ -335,15 +341,7 @@ def _density_scores(
         for view in range(len(tasks))
     ]
     data = [[own[client][task][1] for task in group] for client, _, group in jobs]
-    found = _evaluate(process, state, [job[:2] for job in jobs], data)
-    # losses[client][task][view]: float64 [M] of the task's test examples under that view
-    losses: list[list[list[np.ndarray]]] = [[[] for _ in tasks] for tasks in own]
-    for (client, _, group), one in zip(jobs, found):
-        sizes = [own[client][task][1].num_test for task in group]
-        if len(one["losses"]) != sum(sizes):  # a client that tells of another number of examples has no score
-            continue
-        for task, part in zip(group, np.split(np.asarray(one["losses"], np.float64), np.cumsum(sizes)[:-1])):
-            losses[client][task].append(part)
+    losses = _by_view(own, jobs, _evaluate(process, state, [job[:2] for job in jobs], data), "losses")
     named: dict[str, Rows] = {name: _no_scores(len(own), num_tasks) for name in _DENSITY}
     for client, rows in enumerate(losses):
         for task, views in enumerate(rows):
@@ -351,6 +349,26 @@ def _density_scores(
                 for name, way in _DENSITY.items():
                     named[name][client][own[client][task][0]] = float(way(np.stack(views), task).mean())
     return named
+
+
+def _by_view(
+    own: Sequence[Sequence[tuple[int, Prepared]]],
+    jobs: Sequence[tuple[int, int, list[int]]],
+    found: Sequence[Mapping[str, Any]],
+    name: str,
+) -> list[list[list[np.ndarray]]]:
+    """`values[client][task][view]`: float64 [M] of the task's test examples under the parameters of each task.
+
+    `jobs` are (client, task whose parameters these are, tasks whose examples these are), by the client's own numbers.
+    """
+    values: list[list[list[np.ndarray]]] = [[[] for _ in tasks] for tasks in own]
+    for (client, _, group), one in zip(jobs, found):
+        sizes = [own[client][task][1].num_test for task in group]
+        if len(one[name]) != sum(sizes):  # a client that tells of another number of examples has no score
+            continue
+        for task, part in zip(group, np.split(np.asarray(one[name], np.float64), np.cumsum(sizes)[:-1])):
+            values[client][task].append(part)
+    return values
 
 
 # From losses [T, M] under the parameters of each of T tasks, and the number of the task: float64 [M].
@@ -361,11 +379,14 @@ _DENSITY = {
 }
 
 
-def _same_context(tasks: Sequence[Prepared]) -> list[list[int]]:
-    """Numbers of the tasks that have test examples, in groups of equal test context."""
+def _same_context(tasks: Sequence[Prepared], alone: bool = False) -> list[list[int]]:
+    """Numbers of the tasks that have test examples, in groups of equal test context, or each `alone`."""
     groups: list[tuple[Optional[Tensors], list[int]]] = []
     for number, task in enumerate(tasks):
         if not task.num_test:
+            continue
+        if alone:
+            groups.append((None, [number]))
             continue
         context = task.test_data().get("context")  # None where the client keeps it
         for known, group in groups:
@@ -390,15 +411,30 @@ def _evaluate(
 
     The classes that compete are those of the `newest` task where it is given.
     """
-    sums: list[Mapping[str, Any]] = []
-    if not pairs:
-        return sums
     mask = {} if newest is None else label_mask(next(iter(newest.values())).test_data()["context"])
-    view = num_bytes(process.task_view(state.store[pairs[0][0]], pairs[0][1]))
-    for part in parts_below([view + sum(task.test_bytes for task in tasks) for tasks in data], MESSAGE_BYTES):
+    sizes = [sum(task.test_bytes for task in tasks) for tasks in data]
+
+    def masked(part: slice) -> list[OrderedDict]:
+        return [_masked(_test_data(tasks), mask) for tasks in data[part]]
+
+    return _in_calls(process, state, process.evaluate, pairs, sizes, masked)
+
+
+def _in_calls(
+    process: ContinualProcess,
+    state: RunState,
+    computation: Any,
+    pairs: Sequence[tuple[int, int]],
+    sizes: Sequence[int],
+    data: Callable[[slice], list],
+) -> list[Mapping[str, Any]]:
+    """What `evaluate` or `infer` says of (client, own number of a task) on data of `sizes` bytes, in several calls."""
+    found: list[Mapping[str, Any]] = []
+    view = num_bytes(process.task_view(state.store[pairs[0][0]], pairs[0][1])) if pairs else 0
+    for part in parts_below([view + size for size in sizes], MESSAGE_BYTES):
         views = [process.task_view(state.store[client], task) for client, task in pairs[part]]
-        sums += process.evaluate(state.server, views, [_masked(_test_data(tasks), mask) for tasks in data[part]])
-    return sums
+        found += computation(state.server, views, data(part))
+    return found
 
 
 def _masked(data: OrderedDict, mask: Mapping[str, np.ndarray]) -> OrderedDict:

@@ -221,7 +221,7 @@ class ContinualProcess:
       end_task:            (<S@SERVER, {C}@CLIENTS, {data of P}@CLIENTS> -> <{C}@CLIENTS, {U}@CLIENTS>)
       evaluate:            (<S@SERVER, {V}@CLIENTS, {P}@CLIENTS> -> {M}@CLIENTS)
       consolidate:         (<S@SERVER, bool[L]@SERVER> -> <S@SERVER, N@SERVER>), or None
-      infer:               (<S@SERVER, {V}@CLIENTS, {P}@CLIENTS> -> {<entropy=float32[?],correct=bool[?]>}@CLIENTS), or None
+      infer:               (<S@SERVER, {V}@CLIENTS, {P}@CLIENTS> -> {<entropy=..., correct=...>}@CLIENTS), or None
 
     `consolidate` is what the server does by itself when a task has ended, of the classes that there were so far.
     `infer` takes the place of `evaluate` in scores where nobody knows the task of a test example, and is there after
