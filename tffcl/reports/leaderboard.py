@@ -85,11 +85,11 @@ def _csv(board: Mapping[str, Any]) -> str:
     """Every value, tidy."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["suite", "method", "task_at_test", "seed", "measure", "value"])
+    lines.writerow(["suite", "method", "seed", "measure", "value", "task_at_test"])
     for row in board["rows"]:
-        left = [board["suite"], row["name"], row["task_at_test"]]
+        left, told = [board["suite"], row["name"]], row["task_at_test"]
         for measure, values in row["values"].items():
-            lines.writerows([*left, seed, measure, repr(value)] for seed, value in values.items())
+            lines.writerows([*left, seed, measure, repr(value), told] for seed, value in values.items())
     return text.getvalue()
 
 
