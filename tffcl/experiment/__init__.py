@@ -167,8 +167,8 @@ class Experiment:
         if self.client_dir is not None:
             raise OptionError(
                 "client_dir",
-                f"past tasks are scored under the newest classes in {self.scenario}, and files at clients hold those "
-                "of their time; leave --client-dir out",
+                f"in {self.scenario} past tasks are scored under the newest classes, or each by the parameters of all, "
+                "and files at clients hold them as they were; leave --client-dir out",
             )
 
     def _check_by_task(self) -> None:
