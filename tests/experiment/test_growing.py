@@ -7,18 +7,21 @@ import dataclasses
 import command_line
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 from run_directories import results as results_in
+from scipy import special, stats
 
 import tffcl
 from tffcl import Experiment, client_works, metrics, runtime, streams
 from tffcl.algorithms import registry
-from tffcl.errors import InputError, StreamError
+from tffcl.errors import ContractError, InputError, StreamError
 from tffcl.models import Whole
-from tffcl.program import ArrayData, run_program
+from tffcl.program import ArrayData, cohorts, run_program
 from tffcl.program.client_data import EvaluatedOnValidation
 from tffcl.program.events import accuracy_by_round
 from tffcl.program.run_directory import RunDirectory
+from tffcl.templates import with_task_inference
 
 KINDS = {
     "image": {"data": "digits", "num_tasks": 3, "labels_per_task": 2, "hidden": (8,), "filters": (2,)},
@@ -348,12 +351,179 @@ def test_fil_ver_learns_on_one_head():
     assert results.more["incremental"]["last_accuracy"] > 0.25
 
 
-@pytest.mark.parametrize("method", [name for name in registry.METHODS.names if registry.find_method(name).by_task])
-def test_methods_that_need_the_task_at_test_are_refused_in_a_line(method):
+# -- parameters for each task -------------------------------------------------------------------------------------
+
+BY_TASK = [name for name in registry.METHODS.names if registry.find_method(name).by_task]
+
+
+def uneven(stream):
+    """The second task without one of its classes, and the second client without the first task."""
+    tasks = []
+    for own in stream.tasks:
+        second = own[1]
+        labels = second.labels[1:]
+        kept = {part: getattr(second, part) for part in ("train", "validation", "test")}
+        known = np.asarray(DIGITS["train"]), np.asarray(DIGITS["test"])
+        kept = {part: rows[np.isin(known[part == "test"][rows], labels)] for part, rows in kept.items()}
+        tasks.append([own[0], dataclasses.replace(second, labels=labels, test_labels=labels, **kept), *own[2:]])
+    nothing = {part: getattr(tasks[1][0], part)[:0] for part in ("train", "validation", "test")}
+    tasks[1][0] = dataclasses.replace(tasks[1][0], **nothing)
+    return streams.TaskStream(stream.name, tuple(map(tuple, tasks)), stream.excluded_labels)
+
+
+DIGITS: dict[str, np.ndarray] = {}
+
+
+def by_task_plan(method, kind="image", vectors=None, **options):
+    """Of pictures tasks of 3, 2 and 3 classes, of which the second client has the last two."""
+    if kind == "image":
+        options = {"labels_per_task": 3, "partition": "equal", **options}
+    plan = experiment(method, kind, vectors, **options).plan()
+    if kind == "image":
+        DIGITS.update(train=plan.dataset.train_labels, test=plan.dataset.test_labels)
+        plan.stream = uneven(plan.stream)
+        plan.data = plan.client_data(plan.stream)
+    return plan
+
+
+def inferred_by_hand(process, state, transfer, prepared, task_of):
+    """Scores by a loop over examples' tasks and candidates, of logits that the network gives eagerly."""
+    work = process.work
+    network, scores = work.network, [[0.0] * len(prepared) for _ in range(len(state.store))]
+    for client in range(len(state.store)):
+        had = [task for task in range(len(prepared)) if client in prepared[task]]
+        for task in had:
+            raw, found = task_of(client, task), []
+            for number, candidate in enumerate(had):
+                incoming = transfer.transfer_in(state.base, [state.selections[candidate][client]], len(state.store))
+                foreign = incoming["rows"][incoming["keys"][0][: incoming["count"][0]]].reshape(
+                    -1, network.kernels.size
+                )
+                view = {
+                    name: np.asarray(value) for name, value in process.task_view(state.store[client], number).items()
+                }
+                view = {name: tf.constant(value) for name, value in view.items()}
+                examples = network.prepare(tf.constant(foreign), raw.test_context, raw.test)
+                logits = (
+                    network.logits(
+                        work.evaluated_kernel(view), view["local"], view["attention"], raw.test_context, examples, None
+                    )
+                    .numpy()
+                    .astype(np.float64)
+                )
+                classes = task_of(client, candidate).test_context.get("classes", np.ones(logits.shape[1], bool))
+                places = np.flatnonzero(classes)
+                p = special.softmax(logits[:, places], axis=1)
+                found.append((stats.entropy(p, axis=1) / np.log(len(places)), places[p.argmax(axis=1)]))
+            right = [
+                had[min(range(len(had)), key=lambda n: found[n][0][row])] == task
+                and found[had.index(task)][1][row] == label
+                for row, label in enumerate(raw.test["label"])
+            ]
+            scores[client][task] = float(np.mean(right))
+    return scores
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "options"),
+    [
+        ("fedweit", "image", {"share_dense": "start"}),
+        pytest.param("fedweit", "image", {"labels_per_task": 2}, marks=pytest.mark.slow),
+        pytest.param("fedseit", "text", {}, marks=pytest.mark.slow),
+        pytest.param("alone", "text", {"warm_start": True}, marks=pytest.mark.slow),
+    ],
+    ids=["tasks of 3, 2 and 3 classes", "a head for each task", "foreign responses", "labels of the data set"],
+)  # fmt: skip
+def test_the_task_of_lowest_entropy_is_inferred_as_by_a_loop_over_tasks(method, kind, options, vectors):
+    if options.get("labels_per_task") == 2:  # unmasked heads have as many columns as any task has classes
+        plan = experiment(method, kind, task_at_test="entropy", alpha=0.05, num_tasks=4).plan()
+    else:
+        plan = by_task_plan(method, kind, vectors, task_at_test="entropy", **options)
+    by_hand, of_run, infer = [], [], cohorts.inferred_scores
+
+    def recording(*given):
+        by_hand.append(inferred_by_hand(*given))
+        return infer(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cohorts, "inferred_scores", recording)
+        results = plan.run()
+    enrolled = plan.participation()
+    for after, wanted in enumerate(by_hand):
+        of_run.append(results.scores[:, after, : after + 1])
+        np.testing.assert_allclose(of_run[-1], wanted, atol=1e-6)
+    if kind == "image":  # a client without a task gets nothing right there
+        assert any("-" in row or "x" in row or "o" in row for row in enrolled.table())
+        for client, row in enumerate(enrolled.table()):
+            absent = [task for task, cell in enumerate(row) if cell != "*"]
+            assert np.all(np.nan_to_num(results.scores[client][:, absent]) == 0)
+    assert 0.1 < np.mean(of_run[-1]) < 1
+
+
+@pytest.mark.slow
+def test_with_the_task_known_the_same_parameters_score_at_least_as_well():
+    plans = [by_task_plan("fedweit", task_at_test=way) for way in ("known", "entropy")]
+    known, inferred = (plan.run() for plan in plans)
+    assert known.bytes_up == inferred.bytes_up
+    assert np.all(np.nan_to_num(known.scores) >= np.nan_to_num(inferred.scores))
+    assert known.scores.mean() != inferred.scores.mean()
+    assert known.scores[1][:, 0].tolist() == [0.0, 0.0, 0.0]
+    assert known.scores[0, 0, 0] == inferred.scores[0, 0, 0] > 0  # one candidate
+    counts = np.array([len(task.test) for task in plans[0].stream.tasks[0]])
+    right = known.scores[:, -1].mean(axis=0) @ counts
+    assert known.more["incremental"]["last_accuracy"] == pytest.approx(right / counts.sum())
+    assert known.more["incremental"]["by_round"]["accuracy"][-1] == pytest.approx(right / counts.sum())
+
+
+def test_figures_of_clients_own_models_by_hand():
+    """Client 0 forgets its first task, client 1 never had it: A_t of the mean, forgetting and the worst by client."""
+    nan = float("nan")
+    one, other = [[0.8, nan], [0.4, 0.6]], [[0.0, nan], [0.0, 1.0]]
+    figures = metrics.incremental_figures([one, other], [10, 30], [[5, 5], [0, 5]])
+    assert figures["seen_accuracy"] == pytest.approx([0.4, (0.2 * 10 + 0.8 * 30) / 40])
+    assert figures["forgetting"] == pytest.approx((0.4 + 0.0) / 2)
+    assert figures["plasticity"] == pytest.approx((0.4 + 0.8) / 2)
+    assert figures["worst_client_accuracy"] == pytest.approx(0.5)
+    held_out = [one, [[nan, nan], [nan, 1.0]]]  # of the examples that each client holds out
+    assert metrics.incremental_figures(held_out, [10, 30], [[5, 5], [0, 5]])["worst_client_accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("method", BY_TASK)
+def test_parameters_for_each_task_are_for_new_classes_with_labels(method):
+    """With all classes in every task no task is to be known; densities have no classes."""
     data = "sample" if method == "fedseit" else "digits"
-    with pytest.raises(InputError, match="class-incremental|without any|density") as refused:
-        Experiment(method, data=data, scenario="class-incremental")
+    with pytest.raises(InputError, match="all tasks have the same classes|has classes, and here a density") as refused:
+        Experiment(method, data=data, scenario="data-incremental")
     assert "\n" not in str(refused.value)
+    if registry.find_method(method).learns != ("density",):
+        assert Experiment(method, data=data, scenario="class-incremental").task_at_test == "known"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "fedavg --task-at-test known",
+            "--task-at-test is for fedseit, fedweit, local, alone, store-all, not for fedavg",
+        ),
+        ("afcl --task-at-test entropy", "not for afcl"),
+        ("fedweit --task-at-test entropy --labels-per-task 1", "of a task with one class every head is certain"),
+        ("fedweit --task-at-test guessed", "expected one of known, entropy"),
+        ("fedweit --train-classes own", "has a head for each task, whose classes alone compete"),
+        ("fedweit --task-at-test entropy --client-dir there", "leave --client-dir out"),
+        ("fedweit --task-at-test entropy --scenario non-iid", "is for class-incremental"),
+        ("fedweit-made --task-at-test entropy", "--task-at-test is for fedseit, fedweit"),
+    ],
+)
+def test_what_is_known_at_test_is_asked_where_it_has_a_meaning(run, line, message):
+    method, *flags = line.split()
+    command_line.wrong(run("run", method, "--data", "digits", "--scenario", "class-incremental", *flags), message)
+
+
+def test_a_process_without_parameters_of_classes_for_each_task_infers_none():
+    plan = experiment("fedavg").plan()
+    with runtime.in_process(), pytest.raises(ContractError, match="PlainWork keeps no parameters of classes for each"):
+        with_task_inference(plan.method.process(plan))
 
 
 @pytest.mark.parametrize("method", ["lwf", "target", "er", "glfc", *CLOSED])
@@ -492,9 +662,10 @@ class _Stopped(Exception):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ewc", "lwf", "target", "fot", *CLOSED])
+@pytest.mark.parametrize("method", ["ewc", "lwf", "target", "fot", "fedweit", *CLOSED])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path, method):
-    chosen = experiment(method, alpha=0.3, runtime="in-process")
+    inferred = {"kind": "image", "task_at_test": "entropy"} if method == "fedweit" else {}
+    chosen = experiment(method, **inferred, alpha=0.3, runtime="in-process")
     whole = chosen.replace(output_dir=str(tmp_path / "whole")).run()
     folder, save, calls = str(tmp_path / "stopped"), RunDirectory.save, []
     stop = 3 if method in CLOSED else 5  # in the second task
@@ -552,10 +723,22 @@ def test_a_worker_and_two_of_them_give_what_this_process_gives(tff_context, two_
 
 
 @pytest.mark.slow
+def test_a_task_is_inferred_alike_in_a_worker_and_in_two(tff_context, two_workers):
+    """An example or two may be on the border of two tasks."""
+    chosen = experiment("fedweit", "image", num_rounds=1, num_clients=3, task_at_test="entropy")
+    here = chosen.replace(runtime="in-process").run().scores
+    for each in (tff_context, two_workers):
+        plan = chosen.plan()
+        plan.open_runtime = lambda entered=each: tff.framework.get_context_stack().install(entered.context)
+        np.testing.assert_allclose(plan.run().scores, here, atol=0.03)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "of", "traced"),
     [
         *((method, Whole, "logits") for method in ("ewc", "lwf", "target", "fot")),
+        ("fedweit", client_works.DecomposedWork, "infer"),
         *((method, client_works.AnalyticWork, "features") for method in CLOSED),
     ],
 )
@@ -566,7 +749,8 @@ def test_more_tasks_trace_nothing_more(method, of, traced):
         counted, plain = [], getattr(of, traced)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(of, traced, lambda self, *args: counted.append(1) or plain(self, *args))
-            experiment(method, num_tasks=num_tasks, num_rounds=1, num_epochs=1, runtime="in-process").run()
+            own = {"kind": "image", "task_at_test": "entropy"} if method == "fedweit" else {}
+            experiment(method, **own, num_tasks=num_tasks, num_rounds=1, num_epochs=1, runtime="in-process").run()
         return len(counted)
 
     assert calls(2) == calls(3) > 0

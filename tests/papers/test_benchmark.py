@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
 import types
@@ -23,6 +24,7 @@ SUITE = Suite("small", "a suite of tests", ("--data", "iris", "--num-rounds", "1
               target=0.38, rows={"finetune": Entry("fedavg", (), "McMahan et al., 2017"),
                "prox": Entry("fedprox", ("--proximal", "0.1"), "Li et al., 2020", "0.1 of 0.01, 0.1, 1")})  # fmt: skip
 ACCURACY = {"finetune": {1: 0.25, 2: 0.35, 3: 0.33}, "prox": {1: 0.5, 2: 0.45, 3: 0.6}}
+INCREMENTAL = ("--scenario", "class-incremental", "--num-tasks", "2", "--labels-per-task", "1")
 
 
 def stream(rows=(0, 1, 2)):
@@ -78,6 +80,32 @@ def made(root, rows=(), seeds=(1, 2, 3)):
     return json.loads((root / "leaderboard.json").read_text())
 
 
+def test_a_row_that_is_told_the_task_has_no_difference_from_one_that_is_not(root, monkeypatch, capsys):
+    """Nor does `verify` ask for one; one that infers the task has it."""
+    rows = {
+        "fedweit": Entry("fedweit", (*INCREMENTAL, "--task-at-test", "known")),
+        "inferring": Entry(
+            "local", (*INCREMENTAL, "--labels-per-task", "2", "--num-tasks", "1", "--task-at-test", "entropy")
+        ),
+    }
+    suite = dataclasses.replace(SUITE, rows={**SUITE.rows, **rows})
+    monkeypatch.setitem(globals(), "SUITE", suite)
+    for name in rows:
+        for seed in (1, 2, 3):
+            finished(root / f"{name}-seed{seed}", 0.9 + seed / 100)
+    board = {row["name"]: row for row in made(root)["rows"]}
+    told = {name: row["task_at_test"] for name, row in board.items()}
+    assert told == {"finetune": "unknown", "prox": "unknown", "fedweit": "known", "inferring": "inferred"}
+    assert board["fedweit"]["difference"] == {}
+    assert board["inferring"]["difference"][benchmark.AVERAGE][0] == pytest.approx(92 - 31)
+    cells = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| fedweit")).split(" | ")
+    assert (cells[1], cells[-2]) == ("known", "-")
+    with (root / "leaderboard.csv").open() as file:
+        assert {line["method"]: line["task_at_test"] for line in csv.DictReader(file)} == told
+    again(monkeypatch, {**ACCURACY, **{name: {seed: 0.9 + seed / 100 for seed in (1, 2, 3)} for name in rows}})
+    assert [one.problems for one in verify.Check().of(root)] == [()] * 4
+
+
 @pytest.mark.parametrize("name", SUITES)
 def test_suites_have_flags_that_the_program_takes_and_one_stream_for_all_rows(name):
     suite = SUITES[name]
@@ -90,7 +118,17 @@ def test_suites_have_flags_that_the_program_takes_and_one_stream_for_all_rows(na
             assert len({str(getattr(each, option)) for each in experiments}) == 1, option
         rounds = {each.num_rounds * (1 if each.method.pool == "all" else each.num_tasks) for each in experiments}
         assert len(rounds) == 1
-        assert [row.control for row in table.rows] == ["", *[table.rows[0].name] * (len(table.rows) - 1)]
+        first, *others = table.rows
+        told = {row.name: suite.task_at_test(row.name) for row in table.rows}
+        assert first.control == ""
+        assert {row.name for row in others if row.control != first.name} == {
+            n for n, what in told.items() if what == "known"
+        }
+        for row, each in zip(table.rows, experiments):
+            chosen = each.task_at_test if each.method.by_task else None
+            assert told[row.name] == {"known": "known", "entropy": "inferred", None: "unknown"}[chosen]
+            assert row.cells == (row.name, told[row.name])
+        assert ("fedseit" in told) == ("fedseit-entropy" in told) == (name == "questions")
 
 
 def test_a_leaderboard_has_means_intervals_and_paired_differences_of_all_seeds(root, capsys):
@@ -109,7 +147,7 @@ def test_a_leaderboard_has_means_intervals_and_paired_differences_of_all_seeds(r
     assert rows["prox"]["difference"][benchmark.AVERAGE][0] == pytest.approx(apart.mean())
     assert rows["finetune"]["difference"] == {}
     assert rows["prox"]["chosen"] == "0.1 of 0.01, 0.1, 1"
-    assert f"| prox | {25.83:.1f} +- " in capsys.readouterr().out
+    assert f"| prox | unknown | {25.83:.1f} +- " in capsys.readouterr().out
     with (root / "leaderboard.csv").open() as file:
         lines = list(csv.DictReader(file))
     found = [line["value"] for line in lines if (line["method"], line["measure"]) == ("prox", benchmark.AVERAGE)]
@@ -129,7 +167,7 @@ def test_a_row_tells_what_the_target_took_if_all_its_seeds_get_there(root, capsy
     for what in ("mean", "half_width", "difference"):
         assert not set(names) & (set(rows["finetune"][what]) | set(rows["prox"]["difference"]))
     cells = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| finetune")).split(" | ")
-    assert cells[7:9] == ["-", "-"]
+    assert cells[8:10] == ["-", "-"]
 
 
 def test_memory_counts_what_a_client_remembers_in_bytes_and_as_examples(root):

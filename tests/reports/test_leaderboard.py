@@ -13,10 +13,10 @@ import pytest
 from tffcl.reports import leaderboard
 
 
-def row(name, average, curve, paper="A & B, 2020"):
+def row(name, average, curve, paper="A & B, 2020", task_at_test="unknown"):
     return {
         "name": name, "method": "fedavg", "flags": ["--data", "digits", "--x", "<1>"], "own_flags": ["--x", "<1>"],
-        "paper": paper, "chosen": "",
+        "paper": paper, "chosen": "", "task_at_test": task_at_test,
         "seeds": ["1", "2"], "seal": "0123456789abcdef", "curves": {"1": curve, "2": curve},
         "made_with": {"1": {"code": "c0de1"}, "2": {"code": "c0de2"}},
         "values": {"A_T %": {"1": 50.0, "2": 52.0}},
@@ -30,7 +30,8 @@ BOARD = {
     "format": 1, "suite": "digits", "quick": True, "about": "of <tests>", "flags": ["--data", "digits"], "streams": {},
     "tffcl": "0", "code": "c", "python": "3", "packages": {"numpy": "1"}, "against": "finetune", "target": 0.6,
     "measures": ["A_T %", "average A_t %", "forgotten %", "MB up"],
-    "rows": [row("finetune", 60.0, [0.9, 0.5]), row("<lwf>", 64.5, [0.95, 0.6]), row("joint", None, [0.9])],
+    "rows": [row("finetune", 60.0, [0.9, 0.5]), row("<lwf>", 64.5, [0.95, 0.6]), row("joint", None, [0.9]),
+             row("fedweit", 90.0, [0.9, 0.9], task_at_test="known")],
 }  # fmt: skip
 
 
@@ -63,14 +64,21 @@ class Page(html.parser.HTMLParser):
 
 def test_the_page_has_every_row_with_its_interval_the_best_first_and_values_to_sort_by():
     page = Page(leaderboard.page(BOARD))
-    heads, *rows = page.rows[:4]
-    assert [text for _, text in heads] == ["method", "A_T %", "average A_t %", "MB up", "over finetune"]
-    assert [[text for _, text in cells[:5]] for cells in rows] == [
-        ["<lwf>", "51.0 ± 12.7", "64.5 ± 1.2", "0.25 ± 0.00", "+4.5 ± 0.5"],
-        ["finetune", "51.0 ± 12.7", "60.0 ± 1.2", "0.25 ± 0.00", "-"],
-        ["joint", "51.0 ± 12.7", "-", "0.25 ± 0.00", "-"],
+    heads, *rows = page.rows[:5]
+    columns = ["method", "task at test", "A_T %", "average A_t %", "MB up", "over finetune"]
+    assert [text for _, text in heads] == columns
+    assert [[text for _, text in cells[:6]] for cells in rows[:3]] == [
+        ["<lwf>", "unknown", "51.0 ± 12.7", "64.5 ± 1.2", "0.25 ± 0.00", "+4.5 ± 0.5"],
+        ["finetune", "unknown", "51.0 ± 12.7", "60.0 ± 1.2", "0.25 ± 0.00", "-"],
+        ["joint", "unknown", "51.0 ± 12.7", "-", "0.25 ± 0.00", "-"],
     ]
-    assert [cells[2][0] for cells in rows] == ["64.5", "60.0", ""]
+    assert [text for _, text in rows[3][:4]] == [
+        "fedweit",
+        "known",
+        "51.0 ± 12.7",
+        "90.0 ± 1.2",
+    ]  # told: no place above
+    assert [cells[3][0] for cells in rows] == ["64.5", "60.0", "", "90.0"]
 
 
 def test_the_page_loads_nothing_and_its_policy_names_the_one_script_in_it():
@@ -97,7 +105,7 @@ def test_all_forms_are_written(tmp_path, ending):
     text = (tmp_path / f"leaderboard.{ending}").read_text()
     wanted = {
         "json": "finetune",
-        "csv": "digits,finetune,1,A_T %,50.0\n",
+        "csv": "digits,finetune,1,A_T %,50.0,unknown\n",
         "md": "# digits (quick)\n\nof <tests>\n\n| a |\n",
         "html": "<!DOCTYPE html>",
     }

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tffcl.client_works.options import Decomposition
-from tffcl.options import options_of
+from tffcl.options import Options, option, options_of
 from tffcl.parts import users_code
 from tffcl.transfers.options import Selection
 
@@ -26,6 +26,18 @@ LABELS, DENSITY = "labels", "density"  # what there is to learn
 
 # Parameters of a builder that the experiment fills in.
 _SUPPLIED = ("network", "training", "seed", "aggregator", "server_optimizer")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskAtTest(Options):
+    """What a method that keeps parameters for each task knows of a test example whose class may be of any task."""
+
+    task_at_test: str = option(
+        "known", "Of a test example: its task is told (known), which methods with one growing head are not; or of the "
+        "tasks that the client has learned the one whose softmax has the lowest entropy is taken (entropy).",
+        choices=("known", "entropy"), only=("class-incremental",),
+        mark=lambda chosen: f"+{chosen.task_at_test}",
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +92,11 @@ class Method:
         return self.takes or labelled + (("binary",) if DENSITY in self.learns else ())
 
     def option_groups(self) -> tuple[type, ...]:
-        """Dataclasses of the method's options; with foreign adaptives also that of their selection."""
-        return (*((Selection,) if self.foreign else ()), *self.options.values())
+        """Dataclasses of the method's options; with foreign adaptives also that of their selection, and with parameters
+        for each task that of what is known at test.
+        """
+        told = (TaskAtTest,) if self.by_task and LABELS in self.learns else ()
+        return (*((Selection,) if self.foreign else ()), *self.options.values(), *told)
 
     def defaults_on(self, data: str) -> Mapping[str, Any]:
         """Option -> default on a data set, where it differs from `defaults` and from what suits the data."""
@@ -100,7 +115,7 @@ class Method:
 
     @property
     def by_task(self) -> bool:
-        """Whether it keeps parameters for each task, and has to know an example's task at test."""
+        """Whether it keeps parameters for each task, and has to know, or to infer, an example's task at test."""
         return self.foreign is not None or Decomposition in self.options.values()
 
     def remembered(self, plan: Plan) -> int:

@@ -407,8 +407,15 @@ class DecomposedWork(NetworkWork):
 
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """One task's own mask, adaptive, attention and local parameters on examples: see `Model.evaluate`."""
+        return self._evaluated(view).evaluate(context, examples)
+
+    def infer(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
+        """How certain of examples one task's own parameters are: see `Model.infer`."""
+        return self._evaluated(view).infer(context, examples)
+
+    def _evaluated(self, view: Tensors) -> Model:
         kernel = self.evaluated_kernel(view)
-        return Model(self.network, kernel, view["local"], view["attention"], view["plan"]).evaluate(context, examples)
+        return Model(self.network, kernel, view["local"], view["attention"], view["plan"])
 
     def evaluated_kernel(self, view: Tensors) -> tf.Tensor:
         """The kernel with A pruned, before connectivity, float32 `[size]`.

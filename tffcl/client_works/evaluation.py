@@ -11,7 +11,7 @@ from typing import Any, Union
 import numpy as np
 import tensorflow as tf
 
-from tffcl.models.network import Classifier, Network, Tensors, competing, cross_entropy, masks_of
+from tffcl.models.network import CLASSES, Classifier, Network, Tensors, competing, cross_entropy, masks_of
 
 BATCH = 256  # examples at a time: evaluation needs no gradients, and larger batches save little time
 
@@ -85,6 +85,27 @@ class Model:
         losses = tf.map_fn(under, patterns, fn_output_signature=tf.TensorSpec([None]))
         return OrderedDict(losses=math.log(masks.num_patterns) - tf.reduce_logsumexp(-losses, axis=0))
 
+    def infer(self, context: Tensors, examples: Tensors) -> OrderedDict:
+        """What `ClientWork.infer` reports; the network is a `Classifier`.
+
+        Returns:
+          `entropy`, float32 `[N]`: of the softmax over the L classes that compete, H / log L, in [0, 1], so that tasks
+          that differ in L compare; 0 with L = 1, which is certain of anything. `correct`, bool `[N]`: whether the most
+          probable class is the example's label.
+        """
+
+        def one_batch(batch: Tensors) -> tf.Tensor:
+            logits = competing(self.logits(context, batch), context)
+            sizes = context.get(CLASSES, tf.ones([tf.shape(logits)[1]], tf.bool))
+            log_p = tf.nn.log_softmax(logits)
+            entropy = -tf.reduce_sum(tf.exp(log_p) * log_p, axis=1)
+            most = tf.math.log(tf.reduce_sum(tf.cast(sizes, tf.float32)))
+            right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), batch["label"])
+            return tf.stack([tf.math.divide_no_nan(entropy, most), tf.cast(right, tf.float32)], axis=1)
+
+        found = _each(one_batch, examples, (2,))
+        return OrderedDict(entropy=found[:, 0], correct=found[:, 1] > 0.5)
+
     def mean_loss(self, context: Tensors, examples: Tensors) -> tf.Tensor:
         """Mean loss of examples in nats, NaN without any."""
         scores = self.evaluate(context, examples)
@@ -136,7 +157,7 @@ def in_batches(
     return tf.while_loop(lambda start, *_: start < count, one_batch, start)[1:]
 
 
-def _each(function: Callable[[Tensors], tf.Tensor], examples: Tensors, shape: tuple[int | None, ...] = ()) -> tf.Tensor:
+def _each(function: Callable[[Tensors], tf.Tensor], examples: Tensors, shape: Sequence[int | None] = ()) -> tf.Tensor:
     """A function's value for each example, float32 `[N, *shape]`, over consecutive batches."""
     count = num_examples(examples)
 

@@ -163,16 +163,29 @@ class Experiment:
         if self.kind == "binary":
             raise OptionError("scenario", f"{self.scenario} has classes, and here a density is learned, without any")
         if self.method.by_task:
-            raise OptionError(
-                "scenario",
-                f"{self.method.name} keeps parameters for each task and has to know the task at test, which nobody "
-                f"knows in {self.scenario}; take fedavg, lwf, er, afcl, or --scenario non-iid",
-            )
+            self._check_by_task()
         if self.client_dir is not None:
             raise OptionError(
                 "client_dir",
-                f"past tasks are scored under the newest classes in {self.scenario}, and files at clients hold those "
-                "of their time; leave --client-dir out",
+                f"in {self.scenario} past tasks are scored under the newest classes, or each by the parameters of all, "
+                "and files at clients hold them as they were; leave --client-dir out",
+            )
+
+    def _check_by_task(self) -> None:
+        """Raises OptionError for what cannot go with parameters for each task where a class may be of any task."""
+        name = self.method.name
+        if self.scenario != "class-incremental":
+            raise OptionError(
+                "scenario",
+                f"{name} keeps parameters for each task, and in {self.scenario} all tasks have the same classes, so "
+                "that no task is to be known or inferred; take class-incremental, or fedavg, lwf, er, afcl",
+            )
+        if self.train_classes != "seen":
+            raise OptionError("train_classes", f"{name} has a head for each task, whose classes alone compete")
+        if self.task_at_test == "entropy" and self.labels_per_task < 2:
+            raise OptionError(
+                "task_at_test",
+                "entropy: of a task with one class every head is certain; take --labels-per-task 2 or more, or known",
             )
 
     @property

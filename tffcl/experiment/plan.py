@@ -32,7 +32,7 @@ from tffcl.program.reporters import default_reporters
 from tffcl.program.results import Results
 from tffcl.program.state import RunState
 from tffcl.runtime import quiet
-from tffcl.templates import ContinualProcess
+from tffcl.templates import ContinualProcess, with_task_inference
 from tffcl.transfers.options import Selection
 
 logger = logging.getLogger(__name__)
@@ -110,6 +110,10 @@ class Plan:
         logger.info(
             "data: %s, %s; %d rounds a task, up to %d epochs", data.name, what, self.num_rounds, self.num_epochs
         )
+        if self.incremental and not self.growing:
+            told = "known, so that scores do not compare with those of one growing head"
+            inferred = "inferred, of those that the client has learned, by the lowest entropy"
+            logger.info("test: the task of each example is %s", told if self.task_at_test == "known" else inferred)
 
     # -- data -----------------------------------------------------------------------------------------------------
 
@@ -122,6 +126,11 @@ class Plan:
     @property
     def growing(self) -> bool:
         """Whether one head grows with the classes seen, and no task label is known at test."""
+        return self.experiment.scenario in GROWING and not self.method.by_task
+
+    @property
+    def incremental(self) -> bool:
+        """Whether a test example may be of any class seen: with a growing head, or with parameters for each task."""
         return self.experiment.scenario in GROWING
 
     @property
@@ -181,7 +190,11 @@ class Plan:
                 every = stream.num_tasks * max(len(task.train) for tasks in stream.tasks for task in tasks)
                 return program.ReplayedDomainData(data, stream, every, self.split_seed, **form)
             return program.DomainClientData(data, stream, **form)
-        growing: dict[str, Any] = {"growing": self.growing, "own_classes": self.growing and self.train_classes == "own"}
+        growing: dict[str, Any] = {
+            "growing": self.growing,
+            "own_classes": self.growing and self.train_classes == "own",
+            "common_tests": self.incremental and not self.growing,
+        }
         if pool == "memory":
             plain = self._plain_vectors() if self.method.herds(self) else None
             per_class = self.method.remembered(self)
@@ -381,9 +394,11 @@ class Plan:
         config = self.experiment.config()
         reporters = default_reporters(self.folder, config, progress=progress, track=self.experiment.track)
         comes_and_goes = self.experiment.scenario == "domains" and self.method.pool != "all"
-        enrollment = self.participation() if self.growing else self.enrollment if comes_and_goes else None
+        enrollment = self.participation() if self.incremental else self.enrollment if comes_and_goes else None
         with self.open_runtime():
             process = (build or self.method.process)(self)
+            if self.incremental and not self.growing and self.task_at_test == "entropy":
+                process = with_task_inference(process)
             quiet.collect_as_usual()
             begin = self._begin(process)
             return program.run_program(
@@ -408,7 +423,7 @@ class Plan:
             )
 
     def participation(self) -> Optional[streams.Enrollment]:
-        """With one growing head: who has examples to train on when; None for all in all tasks, and without clients."""
+        """Of new classes or rows: who has examples to train on when; None for all in all tasks, and without clients."""
         if self.method.pool in ("clients", "all"):
             return None
         found = streams.participation(
@@ -446,8 +461,8 @@ class Plan:
 
         memory: see `frozen.memory_of`; pretraining_accuracy: on task 1, before the run; others: see
         `_of_original_tasks`, `densities.finish` and, in the scenario `mixed`, `transfers.selection_shares`.
-        incremental, with one growing head: `metrics.incremental_figures`, `by_round` (`accuracy_by_round`) and `memory`
-        (`metrics.memory_figures`).
+        incremental, with one growing head, or a head for each task where a class may be of any:
+        `metrics.incremental_figures`, `by_round` (`accuracy_by_round`) and `memory` (`metrics.memory_figures`).
         """
         more: dict[str, Any] = {}
         if self.method.schedule == "fil-ver" and self.method.own_network:
@@ -458,11 +473,11 @@ class Plan:
         if self.method.pool in ("clients", "all") and len(state.store):
             more.update(self._of_original_tasks(process, state))
             by_task = np.array(more.get("accuracy_by_task"), float)
-        if self.growing:
+        if self.incremental:
             tests, owned = self._examples_by_task()
             pooled = self.method.pool in ("clients", "all")
             more["incremental"] = {
-                **metrics.incremental_figures(by_task, tests, owned),
+                **metrics.incremental_figures(by_task if self.growing else results.scores, tests, owned),
                 "by_round": accuracy_by_round(results.events, tests.tolist(), self.num_rounds, pooled),
                 "memory": self._memory(state, owned),
             }

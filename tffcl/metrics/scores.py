@@ -284,14 +284,12 @@ def forward_transfer(scores: ArrayLike, baseline: ArrayLike | None, *, higher_is
     return change if higher_is_better else -change
 
 
-def incremental_figures(
-    accuracy_by_task: ArrayLike, test_examples: ArrayLike, train_examples: ArrayLike
-) -> dict[str, Any]:
-    """Figures of one growing head, whose model is the same for all clients.
+def incremental_figures(accuracy: ArrayLike, test_examples: ArrayLike, train_examples: ArrayLike) -> dict[str, Any]:
+    """Figures of one growing head, whose model is the same for all clients, or of every client's own models.
 
     Args:
-      accuracy_by_task: float [T, T], entry [t, i] of the test set of task i after task t; or [1, T] of a model that has
-        learned all tasks at once.
+      accuracy: float [T, T], entry [t, i] of the test set of task i after task t; or [1, T] of a model that has learned
+        all tasks at once; or [C, T, T] of every client's own models, NaN where it has no test set.
       test_examples: int [T], n_i.
       train_examples: int [C, T], m_ci.
 
@@ -301,7 +299,8 @@ def incremental_figures(
       `average_incremental_accuracy`: the mean of A_t (the same paper); `last_accuracy`: A_T.
       `forgetting`: see `forgetting`, tasks counted alike. `plasticity`: the mean of a[i, i]. Both NaN for a [1, T], as
       is the mean of A_t. `worst_client_accuracy`: the least, over clients, of sum_i m_ci a[T, i] / sum_i m_ci: accuracy
-      at the end on the tasks as a client had them.
+      at the end on the tasks as a client had them. Of clients' own models A_t and plasticity are those of the mean over
+      clients, forgetting is the mean of theirs, and the worst client is scored by its own.
 
     >>> figures = incremental_figures([[0.9, None], [0.3, 0.8]], [100, 300], [[10, 0], [5, 5]])
     >>> [round(each, 3) for each in figures["seen_accuracy"]], round(figures["average_incremental_accuracy"], 4)
@@ -309,20 +308,24 @@ def incremental_figures(
     >>> {name: round(figures[name], 2) for name in ("forgetting", "plasticity", "worst_client_accuracy")}
     {'forgetting': 0.6, 'plasticity': 0.85, 'worst_client_accuracy': 0.3}
     """
-    accuracy = np.array(accuracy_by_task, np.float64)
+    each = np.array(accuracy, np.float64)
+    each = each if each.ndim == 3 else each[None]
+    mean = each[0] if len(each) == 1 else accuracy_by_task(each)
     counts, owned = np.asarray(test_examples, np.float64), np.asarray(train_examples, np.float64)
-    rows, num_tasks = accuracy.shape
+    rows, num_tasks = mean.shape
     ends = range(num_tasks - rows + 1, num_tasks + 1)  # tasks seen after each row
-    seen = [float(row[:end] @ counts[:end] / counts[:end].sum()) for row, end in zip(accuracy, ends)]
-    held = owned[owned.sum(axis=1) > 0]
+    seen = [float(row[:end] @ counts[:end] / counts[:end].sum()) for row, end in zip(mean, ends)]
+    last, held = np.nan_to_num(each[:, -1]), np.where(np.isnan(each[:, -1]), 0, owned)
+    having = held.sum(axis=1) > 0
+    own = (held * last)[having].sum(axis=1) / held[having].sum(axis=1)
     whole = rows == num_tasks
     return {
         "seen_accuracy": seen,
         "average_incremental_accuracy": float(np.mean(seen)) if whole else float("nan"),
         "last_accuracy": seen[-1],
-        "forgetting": forgetting(accuracy) if whole else float("nan"),
-        "plasticity": float(np.mean(np.diagonal(accuracy))) if whole else float("nan"),
-        "worst_client_accuracy": float((held @ accuracy[-1] / held.sum(axis=1)).min()),
+        "forgetting": forgetting(each) if whole else float("nan"),
+        "plasticity": float(np.mean(np.diagonal(mean))) if whole else float("nan"),
+        "worst_client_accuracy": float(own.min()),
     }
 
 

@@ -2,7 +2,8 @@
 
 A suite fixes data, tasks, network, rounds and steps for all its rows. What a method may choose is chosen on examples
 held out of the first two tasks (`tffcl sweep`), and the suite says what was tried. Rows have at least two seeds, for a
-row without an interval says nothing.
+row without an interval says nothing. A row that is told the task of each test example stands for itself: it has no
+difference from others, which are not told, and no place above them.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.flags import parse_run
 from tffcl.papers import tables, workers
-from tffcl.papers.suites import Suite
+from tffcl.papers.suites import KNOWN, Suite
 from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_up, seeded, write_table
 from tffcl.papers.workers import Run
 from tffcl.reports import leaderboard, run_files
-from tffcl.reports.tables import FIGURES, half_width, incremental
+from tffcl.reports.tables import FIGURES, TASK_AT_TEST, half_width, incremental
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +82,14 @@ def measures_of(target: float) -> dict[str, tuple[Measure, int]]:
 
 
 def table_of(suite: Suite, quick: bool) -> Table:
-    """The suite as a table, whose rows are compared with the first."""
-    first = next(iter(suite.rows))
-    rows = [
-        Row(name, (name,), suite.flags_of(name, quick), control="" if name == first else first) for name in suite.rows
-    ]
-    return Table(("method",), measures_of(suite.target), (), tuple(rows), compared={AVERAGE: f"over {first}"})
+    """The suite as a table, whose rows are compared with the first, but those with the task known."""
+    first, rows = next(iter(suite.rows)), []
+    for name in suite.rows:
+        told = suite.task_at_test(name)
+        control = "" if name == first or told == KNOWN else first
+        rows.append(Row(name, (name, told), suite.flags_of(name, quick), control=control))
+    left = ("method", TASK_AT_TEST)
+    return Table(left, measures_of(suite.target), (), tuple(rows), compared={AVERAGE: f"over {first}"})
 
 
 def benchmark(
@@ -192,15 +195,22 @@ def _row(row: Row, folders: Sequence[pathlib.Path], values: Values, first: str, 
         "method": row.flags[0],
         "flags": list(row.flags[1:]),
         "own_flags": list(entry.flags),
+        "task_at_test": suite.task_at_test(row.name),
         "paper": entry.paper,
         "chosen": entry.chosen,
         "seeds": [_seed(row, folder) for folder in folders],
         "values": own,
         "made_with": {_seed(row, folder): record.made_with(folder) for folder in folders},
         "curves": {_seed(row, folder): _seen_accuracy(folder) for folder in folders},
-        **statistics(own, {} if row.name == first else _by_seed(first, values), len(folders)),
     }
+    against = _by_seed(first, values) if is_compared(made, first) else {}
+    made.update(statistics(own, against, len(folders)))
     return {**made, "seal": seal(made)}
+
+
+def is_compared(row: Mapping[str, Any], first: Any) -> bool:
+    """Whether a row of a leaderboard has differences from the first: all others have, but those with the task known."""
+    return row["name"] != first and row.get("task_at_test") != KNOWN
 
 
 def _by_seed(name: str, values: Values) -> Mapping[str, Mapping[str, float]]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from tffcl.algorithms.registry import find_method
 
+KNOWN = "known"  # the task of a test example, which most methods are not told
+
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
@@ -63,9 +65,32 @@ class Suite:
             flags = (*flags, "--num-rounds", str(int(last["--num-rounds"]) * int(last["--num-tasks"])))
         return (entry.method, *flags)
 
+    def task_at_test(self, name: str) -> str:
+        """What a row knows of a test example's task: `known`, `inferred` or, with one growing head, `unknown`."""
+        entry = self.rows[name]
+        if not find_method(entry.method).by_task:
+            return "unknown"
+        return "inferred" if dict(zip(entry.flags, entry.flags[1:])).get("--task-at-test") == "entropy" else KNOWN
 
-def _rows(mu: str, ewc: str, curv: str, distillation: str) -> dict[str, Entry]:
-    """All methods, with the weights of penalties: each a value and, in brackets, what it was chosen of."""
+
+def _by_task(*methods: tuple[str, str]) -> dict[str, Entry]:
+    """Methods with parameters for each task, by name and paper: with the task of a test example known, and inferred."""
+    ways = {"": "known", "-entropy": "entropy"}
+    return {
+        f"{method}{suffix}": Entry(method, ("--task-at-test", way), paper, "lambda_1, lambda_2 (the defaults)")
+        for method, paper in methods
+        for suffix, way in ways.items()
+    }
+
+
+_FEDWEIT = ("fedweit", "Yoon et al., 2021")
+
+
+def _rows(mu: str, ewc: str, curv: str, distillation: str, *by_task: tuple[str, str]) -> dict[str, Entry]:
+    """All methods, with the weights of penalties: each a value and, in brackets, what it was chosen of.
+
+    `by_task` are methods with parameters for each task besides FedWeIT.
+    """
     proximal, penalty, curvature, distilled = (
         (flag, text.split()[0])
         for flag, text in (
@@ -87,6 +112,7 @@ def _rows(mu: str, ewc: str, curv: str, distillation: str) -> dict[str, Entry]:
         "er-5": Entry("er", ("--memory-per-class", "5"), "Chaudhry et al., 2019"),
         "er-20": Entry("er", ("--memory-per-class", "20"), "Chaudhry et al., 2019"),
         "glfc": Entry("glfc", (), "Dong et al., 2022", "relation 1 (the default)"),
+        **_by_task(_FEDWEIT, *by_task),
         "replay": Entry("replay", (), "keeps all examples"),
         "nearest-mean": Entry("prototypes", ("--covariance", "none"), "", trained=False),
         "prototypes": Entry("prototypes", (), "Fisher, 1936", trained=False),
@@ -137,7 +163,13 @@ SUITES = {
             ("--data", "trec6", *_incremental(3, 5, "0.5"), "--num-rounds", "5", "--num-epochs", "2"),
             ("--batch-size", "64", "--learning-rate", "1e-3"),  # of TextCNN; others have the mean of word vectors
             ("--num-rounds", "3", "--num-epochs", "1"),
-            _rows("0.01 (of 0.01, 0.1, 1)", "100 (of 1, 100, 1e4)", "0.1 (of 0.1, 1, 10)", "0.1 (of 0.1, 1, 10)"),
+            _rows(
+                "0.01 (of 0.01, 0.1, 1)",
+                "100 (of 1, 100, 1e4)",
+                "0.1 (of 0.1, 1, 10)",
+                "0.1 (of 0.1, 1, 10)",
+                ("fedseit", "Chaudhary et al., 2022"),
+            ),
         ),
     )
 }

@@ -22,7 +22,18 @@ from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.flags import parse_run
 from tffcl.papers import workers
-from tffcl.papers.benchmark import CPU, FORMAT, MB_TO, NAME, ROUNDS_TO, measures_of, seal, statistics, stream_of
+from tffcl.papers.benchmark import (
+    CPU,
+    FORMAT,
+    MB_TO,
+    NAME,
+    ROUNDS_TO,
+    is_compared,
+    measures_of,
+    seal,
+    statistics,
+    stream_of,
+)
 from tffcl.papers.tables import seeded
 from tffcl.papers.workers import Run
 from tffcl.reports import run_files
@@ -171,7 +182,7 @@ def _inconsistent(row: Mapping[str, Any], board: Mapping[str, Any]) -> Iterator[
     against: Mapping[str, Mapping[str, float]] = next(
         (each["values"] for each in board["rows"] if each["name"] == first), {}
     )
-    told_of = statistics(row["values"], {} if row["name"] == first else against, len(row["seeds"]))
+    told_of = statistics(row["values"], against if is_compared(row, first) else {}, len(row["seeds"]))
     for what, figures in told_of.items():
         for measure, value in figures.items():
             told = row[what].get(measure)

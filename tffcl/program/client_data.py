@@ -203,13 +203,15 @@ class _LabelledData(_StreamData):
     With one head the contexts have `classes`: the labels that training and test examples may have, which alone
     compete (`tffcl.models.network.competing`). Where it is `growing` these are all labels of the tasks so far, at all
     clients, and `known` are those of the tasks before; past tasks are scored under the newest `classes`. With
-    `own_classes` those of a client's training examples alone compete in training.
+    `own_classes` those of a client's training examples alone compete in training. Where clients have parameters for
+    each task and the tests are `common_tests`, a client that had no part in a task gets nothing right there.
     """
 
     num_labels: Optional[int]
     one_head: bool
     growing: bool
     own_classes: bool
+    common_tests: bool
 
     def _labelled(self, made: ClientTask, part: Task) -> ClientTask:
         if not self.one_head:
@@ -259,7 +261,7 @@ class ArrayData(_LabelledData):
       num_labels: L, labels of the data set; by default as many as occur.
       entry: what the network calls the examples.
       one_head: labels are the data set's, for a network `tffcl.models.with_label_mask`.
-      growing / own_classes: with one head, see `_LabelledData`.
+      growing / own_classes / common_tests: see `_LabelledData`.
     """
 
     stream: TaskStream
@@ -272,6 +274,7 @@ class ArrayData(_LabelledData):
     one_head: bool = False
     growing: bool = False
     own_classes: bool = False
+    common_tests: bool = False
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):
@@ -320,7 +323,7 @@ class TextClientData(_LabelledData):
       dataset: the documents as rows of token ids.
       stream: which documents belong to which client and task.
       one_head: labels are the data set's, for a network `tffcl.models.with_label_mask`.
-      growing / own_classes: with one head, see `_LabelledData`.
+      growing / own_classes / common_tests: see `_LabelledData`.
     """
 
     dataset: EncodedTextDataset
@@ -328,6 +331,7 @@ class TextClientData(_LabelledData):
     one_head: bool = False
     growing: bool = False
     own_classes: bool = False
+    common_tests: bool = False
 
     def __post_init__(self) -> None:
         data = self.dataset

@@ -3,7 +3,8 @@
 A classifier is told which task an example is of. A density need not be: p(x) of a client is the uniform mixture over
 the tasks that it has learned, log p(x) = logsumexp_t log p_t(x) - log T, at most log T nats below the best task.
 That is `nll`; beside it stand `nll_task_known`, each task with its own parameters, and `nll_newest`, every task
-with the parameters of the newest.
+with the parameters of the newest. Of a classifier after `tffcl.templates.with_task_inference` the task is inferred by
+the lowest entropy (`inferred_scores`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from scipy import special
 
 from tffcl import runtime
 from tffcl.archive import Shelf
+from tffcl.models.network import CLASSES
 from tffcl.program.client_data import SPLITS, AnyTask, ClientTask, StoredTask, Tensors, label_mask
 from tffcl.program.client_files import HandleProcess
 from tffcl.program.events import Event
@@ -199,11 +201,7 @@ def evaluate_tasks(
       By name, `rows[client][task]`: accuracy or NLL as a mean over the task's test examples, with the two other scores
       of a density; None for a task without test examples.
     """
-    # A client's own numbers of its tasks are 0, 1, ...: own[client][number] is (the run's number, the task).
-    own = [
-        [(task, tasks[client]) for task, tasks in enumerate(prepared) if client in tasks]
-        for client in range(len(state.store))
-    ]
+    own = _own_tasks(state, prepared)
     if "losses" in tff_types.entries(process.evaluate.type_signature.result):
         return _density_scores(process, state, own, len(prepared))
     scores = _no_scores(len(own), len(prepared))
@@ -219,6 +217,109 @@ def evaluate_tasks(
         for scored in range(len(own)) if growing else [client]:
             scores[scored][place] = _mean_score(sums, task.num_test)
     return {scores_are(process): scores}
+
+
+def _own_tasks(state: RunState, prepared: Sequence[Mapping[int, Prepared]]) -> list[list[tuple[int, Prepared]]]:
+    """`own[client][number]` is (the run's number, the task); a client's own numbers of its tasks are 0, 1, ..."""
+    return [
+        [(task, tasks[client]) for task, tasks in enumerate(prepared) if client in tasks]
+        for client in range(len(state.store))
+    ]
+
+
+def inferred_scores(
+    process: ContinualProcess,
+    state: RunState,
+    transfer: Transfer,
+    prepared: Sequence[Mapping[int, Prepared]],
+    task_of: Callable[[int, int], AnyTask],
+) -> dict[str, Rows]:
+    """As `evaluate_tasks`, of a process with `infer`: nobody knows of which of a client's tasks an example is.
+
+    Each task's parameters meet the test examples of all tasks that the client has had, under the labels that compete in
+    that task; the lowest entropy decides, of equal ones the first task's. An example is right if its own task is chosen
+    and its label the most probable there. NaN is no low entropy.
+
+    Args:
+      process: see `tffcl.templates.with_task_inference`.
+      state: of the run.
+      transfer: of the run; with it `prepare` adds to examples what the foreign adaptives of another task make of them.
+      prepared: `prepared[task][client]`, as for `evaluate_tasks`.
+      task_of: (client, the run's number of a task) -> the raw task.
+    """
+    own, (raw, adds) = _own_tasks(state, prepared), _prepared_from(process)
+    jobs = [  # as in `_density_scores`; what `prepare` adds for one task is of one context
+        (client, view, group)
+        for client, tasks in enumerate(own)
+        for group in _same_context([task for _, task in tasks], alone=adds)
+        for view in range(len(tasks))
+    ]
+
+    def data(part: slice) -> list[OrderedDict]:
+        met = [_met(own[client], view, group, CLASSES in raw["context"]) for client, view, group in jobs[part]]
+        again = [place for place, (_, view, group) in enumerate(jobs[part]) if adds and group != [view]]
+        others = [(client, own[client][view][0], own[client][group[0]][0]) for client, view, group in jobs[part]]
+        examples = _prepared_for(process, state, transfer, [others[place] for place in again], task_of)
+        for place, one in zip(again, examples):
+            met[place]["examples"] = one
+        return met
+
+    sizes = [sum(own[client][task][1].test_bytes for task in group) for client, _, group in jobs]
+    found = _in_calls(process, state, process.infer, [job[:2] for job in jobs], sizes, data)
+    entropies, right = (_by_view(own, jobs, found, name) for name in ("entropy", "correct"))
+    scores = _no_scores(len(own), len(prepared))
+    for client, tasks in enumerate(own):
+        for number, (place, task) in enumerate(tasks):
+            views = entropies[client][number]
+            if task.num_test and len(views) == len(tasks):
+                chosen = np.nan_to_num(np.stack(views), nan=np.inf).argmin(axis=0)
+                scores[client][place] = float(np.mean(right[client][number][number] * (chosen == number)))
+    return {scores_are(process): scores}
+
+
+def _prepared_from(process: ContinualProcess) -> tuple[dict[str, Any], bool]:
+    """The type of raw examples with their context, and whether `prepare` adds anything to examples."""
+    raw = tff_types.entries(process.prepare.type_signature.parameter[3])
+    examples = tff_types.entries(process.prepare.type_signature.result)
+    return {name: tff_types.entries(kind) for name, kind in raw.items()}, set(examples) != set(raw["examples"])
+
+
+def _met(own: Sequence[tuple[int, Prepared]], view: int, group: Sequence[int], masked: bool) -> OrderedDict:
+    """The test examples of some of a client's tasks, under the labels that compete in the task number `view`."""
+    mask = label_mask(own[view][1].test_data()["context"]) if masked else {}
+    return _masked(_test_data([own[task][1] for task in group]), mask)
+
+
+def _prepared_for(
+    process: ContinualProcess,
+    state: RunState,
+    transfer: Transfer,
+    triples: Sequence[tuple[int, int, int]],
+    task_of: Callable[[int, int], AnyTask],
+) -> Sequence[Tensors]:
+    """The test examples of (client, task as whose they are prepared, task of which they are), by the run's numbers."""
+    if not triples:
+        return []
+    _, state_kind, _, raw_kind = process.prepare.type_signature.parameter
+    clients = [client for client, _, _ in triples]
+    raws = [
+        ordered(raw_data(task_of(client, task), "test"), raw_kind.member, f"client {client}, task {task}, test")
+        for client, _, task in triples
+    ]
+    entries = [state.selections[view][client] for client, view, _ in triples]
+    incoming = transfer.transfer_in(state.base, entries, len(state.store))
+    return process.prepare(state.server, state.store.project(clients, state_kind), incoming, raws)
+
+
+def without_parameters(scores: Mapping[str, Rows], prepared: Sequence[Mapping[int, Prepared]]) -> dict[str, Rows]:
+    """Scores on test sets that are every client's: a client that has had no part in a task gets nothing right there."""
+    return {
+        name: [
+            [0.0 if score is None and client not in prepared[task] else score for task, score in enumerate(row)]
+            for client, row in enumerate(rows)
+        ]
+        for name, rows in scores.items()
+    }
 
 
 def unchanged_scores(events: Sequence[Event], name: str, num_clients: int) -> dict[str, Rows]:
@@ -240,15 +341,7 @@ def _density_scores(
         for view in range(len(tasks))
     ]
     data = [[own[client][task][1] for task in group] for client, _, group in jobs]
-    found = _evaluate(process, state, [job[:2] for job in jobs], data)
-    # losses[client][task][view]: float64 [M] of the task's test examples under that view
-    losses: list[list[list[np.ndarray]]] = [[[] for _ in tasks] for tasks in own]
-    for (client, _, group), one in zip(jobs, found):
-        sizes = [own[client][task][1].num_test for task in group]
-        if len(one["losses"]) != sum(sizes):  # a client that tells of another number of examples has no score
-            continue
-        for task, part in zip(group, np.split(np.asarray(one["losses"], np.float64), np.cumsum(sizes)[:-1])):
-            losses[client][task].append(part)
+    losses = _by_view(own, jobs, _evaluate(process, state, [job[:2] for job in jobs], data), "losses")
     named: dict[str, Rows] = {name: _no_scores(len(own), num_tasks) for name in _DENSITY}
     for client, rows in enumerate(losses):
         for task, views in enumerate(rows):
@@ -256,6 +349,26 @@ def _density_scores(
                 for name, way in _DENSITY.items():
                     named[name][client][own[client][task][0]] = float(way(np.stack(views), task).mean())
     return named
+
+
+def _by_view(
+    own: Sequence[Sequence[tuple[int, Prepared]]],
+    jobs: Sequence[tuple[int, int, list[int]]],
+    found: Sequence[Mapping[str, Any]],
+    name: str,
+) -> list[list[list[np.ndarray]]]:
+    """`values[client][task][view]`: float64 [M] of the task's test examples under the parameters of each task.
+
+    `jobs` are (client, task whose parameters these are, tasks whose examples these are), by the client's own numbers.
+    """
+    values: list[list[list[np.ndarray]]] = [[[] for _ in tasks] for tasks in own]
+    for (client, _, group), one in zip(jobs, found):
+        sizes = [own[client][task][1].num_test for task in group]
+        if len(one[name]) != sum(sizes):  # a client that tells of another number of examples has no score
+            continue
+        for task, part in zip(group, np.split(np.asarray(one[name], np.float64), np.cumsum(sizes)[:-1])):
+            values[client][task].append(part)
+    return values
 
 
 # From losses [T, M] under the parameters of each of T tasks, and the number of the task: float64 [M].
@@ -266,11 +379,14 @@ _DENSITY = {
 }
 
 
-def _same_context(tasks: Sequence[Prepared]) -> list[list[int]]:
-    """Numbers of the tasks that have test examples, in groups of equal test context."""
+def _same_context(tasks: Sequence[Prepared], alone: bool = False) -> list[list[int]]:
+    """Numbers of the tasks that have test examples, in groups of equal test context, or each `alone`."""
     groups: list[tuple[Optional[Tensors], list[int]]] = []
     for number, task in enumerate(tasks):
         if not task.num_test:
+            continue
+        if alone:
+            groups.append((None, [number]))
             continue
         context = task.test_data().get("context")  # None where the client keeps it
         for known, group in groups:
@@ -295,15 +411,30 @@ def _evaluate(
 
     The classes that compete are those of the `newest` task where it is given.
     """
-    sums: list[Mapping[str, Any]] = []
-    if not pairs:
-        return sums
     mask = {} if newest is None else label_mask(next(iter(newest.values())).test_data()["context"])
-    view = num_bytes(process.task_view(state.store[pairs[0][0]], pairs[0][1]))
-    for part in parts_below([view + sum(task.test_bytes for task in tasks) for tasks in data], MESSAGE_BYTES):
+    sizes = [sum(task.test_bytes for task in tasks) for tasks in data]
+
+    def masked(part: slice) -> list[OrderedDict]:
+        return [_masked(_test_data(tasks), mask) for tasks in data[part]]
+
+    return _in_calls(process, state, process.evaluate, pairs, sizes, masked)
+
+
+def _in_calls(
+    process: ContinualProcess,
+    state: RunState,
+    computation: Any,
+    pairs: Sequence[tuple[int, int]],
+    sizes: Sequence[int],
+    data: Callable[[slice], list],
+) -> list[Mapping[str, Any]]:
+    """What `evaluate` or `infer` says of (client, own number of a task) on data of `sizes` bytes, in several calls."""
+    found: list[Mapping[str, Any]] = []
+    view = num_bytes(process.task_view(state.store[pairs[0][0]], pairs[0][1])) if pairs else 0
+    for part in parts_below([view + size for size in sizes], MESSAGE_BYTES):
         views = [process.task_view(state.store[client], task) for client, task in pairs[part]]
-        sums += process.evaluate(state.server, views, [_masked(_test_data(tasks), mask) for tasks in data[part]])
-    return sums
+        found += computation(state.server, views, data(part))
+    return found
 
 
 def _masked(data: OrderedDict, mask: Mapping[str, np.ndarray]) -> OrderedDict:

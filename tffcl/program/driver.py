@@ -153,6 +153,11 @@ def _checked_files(
     """Raises InputError for files where clients cannot keep all that they have to."""
     if client_files is not None and process.consolidate is not None:
         raise InputError("client_files: the server has to be told which classes there were; leave client_files out")
+    if client_files is not None and process.infer is not None:
+        raise InputError(
+            "client_files: to infer a task its examples meet the parameters of all tasks, and files hold them as their "
+            "own meet them; leave client_files out"
+        )
     if not isinstance(data, StoredData):
         return client_files
     if client_files is None or transfer.needs_summaries:
@@ -370,7 +375,11 @@ class _Run:
         if not self.data.active(self.state.task):
             history = self.directory.history.events
             return cohorts.unchanged_scores(history, cohorts.scores_are(self.process), len(self.clients))
-        return cohorts.evaluate_tasks(self.process, self.state, self.prepared, self.data.growing)
+        if self.process.infer is None:
+            scores = cohorts.evaluate_tasks(self.process, self.state, self.prepared, self.data.growing)
+        else:
+            scores = cohorts.inferred_scores(self.process, self.state, self.transfer, self.prepared, self.data.task)
+        return cohorts.without_parameters(scores, self.prepared) if self.data.common_tests else scores
 
     def _record(self, event: Event, training: Optional[events.Spent] = None) -> None:
         """A line of history, then a checkpoint that knows of it, then the reporters."""

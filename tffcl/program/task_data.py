@@ -205,6 +205,7 @@ class TaskData:
         self.enrollment = enrollment or Enrollment.full(data.num_clients, data.num_tasks)
         self.task = data.task
         self.growing = bool(getattr(data, "growing", False))  # one head over all classes seen, the same for all clients
+        self.common_tests = bool(getattr(data, "common_tests", False))  # also of clients without a part in a task
         self._transfer, self._seed, self._vectors = transfer, seed, summarise or transfer.vectors
         self._summaries: tuple[int, dict[int, Optional[Summary]]] = (-1, {})
         self._refused: dict[int, str] = {}

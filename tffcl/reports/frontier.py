@@ -19,7 +19,7 @@ from tffcl.errors import InputError
 from tffcl.reports import figures
 from tffcl.reports.run_files import PathLike, reading, total
 from tffcl.reports.runs import MEASURES, Run, find_runs, rows_of
-from tffcl.reports.tables import FIGURES, NO_DATA, half_width, incremental, render
+from tffcl.reports.tables import FIGURES, NO_DATA, TASK_AT_TEST, half_width, incremental, render, task_at_test
 
 FORGOTTEN, EPSILON, ATTACK = FIGURES["forgetting"], "epsilon", "linked %"
 Value = tuple[float, Optional[float]]  # mean over seeds, half of its 95 % interval where there are two
@@ -47,10 +47,11 @@ AXES = {
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A row: its name, and what is known of `AXES`."""
+    """A row: its name, what is known of `AXES`, and whether it is told the task of each test example."""
 
     name: str
     values: Mapping[str, Value]
+    task_known: bool = False
 
 
 def points_of(paths: Sequence[PathLike], attacks: Attacks) -> list[Point]:
@@ -84,6 +85,7 @@ def _of_board(path: pathlib.Path, board: Mapping[str, Any]) -> list[Point]:
             Point(
                 str(row["name"]),
                 {name: (row["mean"][of], row["half_width"][of]) for name, of in own.items() if of in row["mean"]},
+                row.get("task_at_test") == "known",
             )
             for row in rows
         ]
@@ -98,7 +100,7 @@ def _of_runs(name: str, runs: Sequence[Run], attacks: Attacks) -> Point:
                 known.append(measure(run.results))
         _put(values, axis, known)
     _put(values, ATTACK, [_linked(run, attacks) for run in runs])
-    return Point(name, values)
+    return Point(name, values, task_at_test(runs[0].config) == "known")
 
 
 def _put(values: dict[str, Value], axis: str, known: Sequence[Optional[float]]) -> None:
@@ -171,6 +173,8 @@ def attacks_in(folder: Optional[PathLike]) -> dict[tuple[str, Optional[float]], 
 def on_frontier(points: Sequence[Point]) -> list[bool]:
     """Which points no other is at least as good as in every measure, and better than in one.
 
+    One that is told the task of each test example stands above no other that is not.
+
     >>> a = Point("a", {"accuracy %": (90, None), "MB up": (5, None)})
     >>> b = Point("b", {"accuracy %": (80, None), "MB up": (7, None)})
     >>> c = Point("c", {"accuracy %": (70, None), "MB up": (1, None)})
@@ -178,7 +182,11 @@ def on_frontier(points: Sequence[Point]) -> list[bool]:
     [True, False, True]
     """
     costs = np.array([[_cost(point, name) for name in AXES] for point in points])
-    return [not any((other <= own).all() and (other < own).any() for other in costs) for own in costs]
+    told = [point.task_known for point in points]
+    return [
+        not any((other <= own).all() and (other < own).any() and one <= known for other, one in zip(costs, told))
+        for own, known in zip(costs, told)
+    ]
 
 
 def _cost(point: Point, name: str) -> float:
@@ -193,11 +201,17 @@ def frontier_table(points: Sequence[Point], *, form: str = "text") -> str:
     """A row for each point; `*` is on the frontier."""
     marks = on_frontier(points)
     shown = [name for name in AXES if any(name in point.values for point in points)]
+    told = any(point.task_known for point in points)
     lines = [
-        [point.name, "*" if mark else "", *(_cell(point.values.get(name), AXES[name].digits) for name in shown)]
+        [
+            point.name,
+            *(["known" if point.task_known else ""] if told else []),
+            "*" if mark else "",
+            *(_cell(point.values.get(name), AXES[name].digits) for name in shown),
+        ]
         for point, mark in zip(points, marks)
     ]
-    return render(["", "frontier", *shown], lines, form=form)
+    return render(["", *([TASK_AT_TEST] if told else []), "frontier", *shown], lines, form=form)
 
 
 def _cell(value: Optional[Value], digits: int) -> str:

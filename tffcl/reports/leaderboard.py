@@ -15,7 +15,7 @@ import numpy as np
 from tffcl import storage
 from tffcl.reports import curves, figures
 from tffcl.reports.page import Pictures, document
-from tffcl.reports.tables import FIGURES, NO_DATA, escaped
+from tffcl.reports.tables import FIGURES, NO_DATA, TASK_AT_TEST, escaped
 
 FINAL, AVERAGE = FIGURES["last_accuracy"], FIGURES["average_incremental_accuracy"]
 
@@ -85,10 +85,11 @@ def _csv(board: Mapping[str, Any]) -> str:
     """Every value, tidy."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["suite", "method", "seed", "measure", "value"])
+    lines.writerow(["suite", "method", "seed", "measure", "value", "task_at_test"])
     for row in board["rows"]:
+        left, told = [board["suite"], row["name"]], row["task_at_test"]
         for measure, values in row["values"].items():
-            lines.writerows([board["suite"], row["name"], seed, measure, repr(value)] for seed, value in values.items())
+            lines.writerows([*left, seed, measure, repr(value), told] for seed, value in values.items())
     return text.getvalue()
 
 
@@ -98,9 +99,11 @@ def page(board: Mapping[str, Any]) -> str:
     note = (
         f"Means over {seeds} seeds, +- half a 95 % interval (Student's t); differences from {board['against']} are "
         "paired by seed. A_t is the share of the test examples of all classes seen after task t that are right, "
-        f"without task label. The target is {100 * board['target']:g} % of the test examples of all classes of the "
-        "suite, looked at after each task; a row has a mean where all its seeds get there. MB kept is the state of a "
-        "client and the raw examples that it remembers, `as examples` how many raw examples take as much. A head of a "
+        f"without task label unless the column {TASK_AT_TEST} says `known`: such a row has no difference and stands "
+        "last; `inferred` takes, of the tasks that a client has learned, the one whose softmax has the lowest entropy. "
+        f"The target is {100 * board['target']:g} % of the test examples of all classes of the suite, looked at after "
+        "each task; a row has a mean where all its seeds get there. MB kept is the state of a client and the raw "
+        "examples that it remembers, `as examples` how many raw examples take as much. A head of a "
         "column sorts by it."
     )
     versions = [f"tffcl {board['tffcl']} ({board['code']})", f"Python {board['python']}",
@@ -123,16 +126,17 @@ def page(board: Mapping[str, Any]) -> str:
 def _table(board: Mapping[str, Any]) -> str:
     measures = [name for name in board["measures"] if any(name in row["mean"] for row in board["rows"])]
     compared = AVERAGE
-    heads = ["method", *measures, f"over {board['against']}"]
-    ordered = sorted(board["rows"], key=lambda row: -row["mean"].get(compared, -1.0))
+    heads = ["method", TASK_AT_TEST, *measures, f"over {board['against']}"]
+    ordered = sorted(board["rows"], key=lambda row: (row["task_at_test"] == "known", -row["mean"].get(compared, -1.0)))
     lines = []
     for row in ordered:
         cells = [_cell(row["mean"].get(name), row["half_width"].get(name), _digits(name)) for name in measures]
         difference = row["difference"].get(compared)
         mean, half = difference or (None, None)
         cells.append(_cell(mean, half, 1, signed=True))
-        name = escaped(row["name"], "html")
-        lines.append(f'<tr><td class="text" data-value="{name}">{name}</td>{"".join(cells)}</tr>')
+        left = [escaped(row[name], "html") for name in ("name", "task_at_test")]
+        named = "".join(f'<td class="text" data-value="{text}">{text}</td>' for text in left)
+        lines.append(f"<tr>{named}{''.join(cells)}</tr>")
     head = "".join(f'<th scope="col"><button type="button">{escaped(name, "html")}</button></th>' for name in heads)
     return f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 

@@ -15,7 +15,17 @@ from tffcl import metrics, storage
 from tffcl.errors import InputError
 from tffcl.program.results import results_of
 from tffcl.reports.run_files import Event, PathLike, load_history, load_results, reading, total
-from tffcl.reports.tables import FIGURES, NO_DATA, forgetting, format_bytes, incremental, render, spread
+from tffcl.reports.tables import (
+    FIGURES,
+    NO_DATA,
+    TASK_AT_TEST,
+    forgetting,
+    format_bytes,
+    incremental,
+    render,
+    spread,
+    task_at_test,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -276,6 +286,10 @@ def methods_table(rows: Sequence[Row], *, against: Optional[str] = None, form: s
     """
     header = ["", "seeds"]
     columns = [[row.name for row in rows], [str(len(row.finished)) for row in rows]]
+    told = [task_at_test(row.runs[0].config) for row in rows]
+    if {*told} != {NO_DATA}:
+        header.append(TASK_AT_TEST)
+        columns.append(told)
     for measure in MEASURES:
         values = [list(values_of(row, measure).values()) for row in rows]
         if any(values):

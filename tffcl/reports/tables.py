@@ -22,6 +22,7 @@ FIGURES = {
     "plasticity": "plasticity %",
     "worst_client_accuracy": "worst client %",
 }
+TASK_AT_TEST = "task at test"  # what is known of a test example's task: `known`, `inferred` or `unknown`
 # ConFedMADE, figures 3 and 5: NLL after each task.
 NLL_FIGURES = {
     "All tasks so far": metrics.average_nll,
@@ -38,8 +39,8 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
     checkpoints; imports, data, tables and plots are none of them. A density is scored without task label, with the task
     known, and with the newest parameters; where all tasks were pooled, on each of the original ones alone. One growing
     head has A_T, its accuracy on all classes, the average of A_t after each task, plasticity (accuracy on tasks just
-    learned), and accuracy on the classes as the worst client had them. A column that no run has a value for is left
-    out.
+    learned), and accuracy on the classes as the worst client had them; so have methods with parameters for each task,
+    whose `task at test` is known or inferred. A column that no run has a value for is left out.
 
     Shown in docs/runs.md.
 
@@ -53,6 +54,7 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
         "dataset": [str(run.get("dataset", NO_DATA)) for run in results],
         "seed": [str(run.get("seed", NO_DATA)) for run in results],
         "clients x tasks": [_extent(run) for run in results],
+        TASK_AT_TEST: [task_at_test(run.get("config") or {}) for run in results],
         "TTA %": [_percent(run.get("task_averaged_test_accuracy")) for run in results],
         "NLL nats": [_nll(run, "average_nll") for run in results],
         "task known": [_nll(run, "average_nll_task_known") for run in results],
@@ -77,6 +79,16 @@ def results_table(results: Sequence[Mapping[str, Any]], *, form: str = "text") -
 def incremental(run: Mapping[str, Any], name: str) -> Any:
     """A figure of one growing head (`tffcl.metrics.incremental_figures`); None of other runs."""
     return (run.get("incremental") or {}).get(name)
+
+
+def task_at_test(config: Mapping[str, Any]) -> str:
+    """`known` or `inferred`, by the configuration of a run with parameters for each task of new classes.
+
+    >>> task_at_test({"task_at_test": "entropy"}), task_at_test({})
+    ('inferred', '-')
+    """
+    chosen = config.get("task_at_test") or NO_DATA
+    return "inferred" if chosen == "entropy" else str(chosen)
 
 
 def forgetting(run: Mapping[str, Any]) -> Any:

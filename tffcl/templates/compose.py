@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -133,7 +134,7 @@ class _Composer:
             prepare=self._prepare(server),
             next=self._next(server),
             end_task=self._end_task(server),
-            evaluate=self._evaluate(server),
+            evaluate=_of_views(self.work, self.work.evaluate, server),
             task_view=self.work.task_view,
             knowledge_size=self.work.knowledge_size,
             num_foreign=self.work.num_foreign,
@@ -357,21 +358,46 @@ class _Composer:
 
         return end_task
 
-    def _evaluate(self, server: tff.Type) -> tff.Computation:
-        work = self.work
-        view_type = tff.to_type(work.evaluate_type)
-        data_type = tff.to_type(OrderedDict(context=work.context_type, examples=work.prepared_type))
 
-        @tff.tensorflow.computation(view_type, work.shared_type, data_type)
-        def evaluate_one(view: OrderedDict, shared: tf.Tensor, data: OrderedDict) -> OrderedDict:
-            return OrderedDict(work.evaluate(view, shared, data["context"], data["examples"]))
+def with_task_inference(process: ContinualProcess) -> ContinualProcess:
+    """The process, whose scores are of examples of which nobody knows the task.
 
-        @tff.federated_computation(at_server(server), at_clients(view_type), at_clients(data_type))
-        def evaluate(server_state: tff.Value, client_views: tff.Value, client_data: tff.Value) -> tff.Value:
-            shared = tff.federated_broadcast(server_state.shared)
-            return tff.federated_map(evaluate_one, (client_views, shared, client_data))
+    For each test example the parameters of every task that the client has learned so far are tried, and the task whose
+    softmax has the lowest entropy, over the log of its number of classes, is taken; of equal ones the first. The
+    prediction is right if that is the example's task, and its most probable class the label.
 
-        return evaluate
+    Shown in docs/methods.md.
+
+    Args:
+      process: of a client work that has `infer`, such as `DecomposedWork` of a classifier.
+
+    Raises:
+      ContractError: it was not composed, or its client work has no parameters of classes for each task.
+    """
+    work = process.work
+    if not isinstance(work, ClientWork) or work.max_classes is None:
+        raise errors.ContractError(
+            f"client work: expected one of a classifier, to infer tasks by; found {type(work).__name__}"
+        )
+    server = process.initialize.type_signature.result.member
+    return dataclasses.replace(process, infer=_of_views(work, work.infer, server))
+
+
+def _of_views(work: ClientWork, function: Callable[..., Any], server: tff.Type) -> tff.Computation:
+    """(<S@SERVER, {V}@CLIENTS, {P}@CLIENTS> -> {what a function of a view and examples gives}@CLIENTS)."""
+    view_type = tff.to_type(work.evaluate_type)
+    data_type = tff.to_type(OrderedDict(context=work.context_type, examples=work.prepared_type))
+
+    @tff.tensorflow.computation(view_type, work.shared_type, data_type)
+    def evaluate_one(view: OrderedDict, shared: tf.Tensor, data: OrderedDict) -> OrderedDict:
+        return OrderedDict(function(view, shared, data["context"], data["examples"]))
+
+    @tff.federated_computation(at_server(server), at_clients(view_type), at_clients(data_type))
+    def evaluate(server_state: tff.Value, client_views: tff.Value, client_data: tff.Value) -> tff.Value:
+        shared = tff.federated_broadcast(server_state.shared)
+        return tff.federated_map(evaluate_one, (client_views, shared, client_data))
+
+    return evaluate
 
 
 class _KnowledgeRows:

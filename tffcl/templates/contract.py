@@ -140,6 +140,19 @@ class ClientWork(abc.ABC):
     def evaluate(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
         """One task's parameters on examples: sums `count`, `loss` and `correct`, or `losses` `[N]` of a density."""
 
+    def infer(self, view: Tensors, shared: tf.Tensor, context: Tensors, examples: Tensors) -> Tensors:
+        """How certain of each example one task's parameters are, for `with_task_inference`; of a classifier that keeps
+        parameters for each task. By default there are none.
+
+        Returns:
+          `entropy`, float32 `[N]`, which is compared between tasks, and `correct`, bool `[N]`, as this task labels.
+        """
+        del view, shared, context, examples
+        raise errors.ContractError(
+            f"client work: {type(self).__name__} keeps no parameters of classes for each task, of which one could be "
+            "inferred"
+        )
+
     @abc.abstractmethod
     def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
         """The entries of a client's state with which task number `task` is evaluated: `evaluate_type`.
@@ -208,8 +221,11 @@ class ContinualProcess:
       end_task:            (<S@SERVER, {C}@CLIENTS, {data of P}@CLIENTS> -> <{C}@CLIENTS, {U}@CLIENTS>)
       evaluate:            (<S@SERVER, {V}@CLIENTS, {P}@CLIENTS> -> {M}@CLIENTS)
       consolidate:         (<S@SERVER, bool[L]@SERVER> -> <S@SERVER, N@SERVER>), or None
+      infer:               (<S@SERVER, {V}@CLIENTS, {P}@CLIENTS> -> {<entropy=..., correct=...>}@CLIENTS), or None
 
     `consolidate` is what the server does by itself when a task has ended, of the classes that there were so far.
+    `infer` takes the place of `evaluate` in scores where nobody knows the task of a test example, and is there after
+    `with_task_inference`.
 
     C* is a projection of C: the entries that the computation names, by name (`project` and `merge` in
     `tffcl.program` do the rest). V is one client's view of one task, so that all tasks of all clients are
@@ -243,6 +259,7 @@ class ContinualProcess:
     message_type: tff.Type | None = None
     consolidate: tff.Computation | None = None
     handed: tuple[str, ...] = ()
+    infer: tff.Computation | None = None
 
     def __post_init__(self) -> None:
         server = self.initialize.type_signature.result
