@@ -80,7 +80,10 @@ PAIRS = {
 
 
 def probe() -> str:
-    """A checksum of what this machine makes of a matrix product, a convolution and transcendental functions."""
+    """A checksum of what this machine makes of a matrix product, a convolution and transcendental functions.
+
+    The gradient of a convolution's kernel is a sum whose parts are those of the threads that TensorFlow has.
+    """
     import numpy as np
     import tensorflow as tf
 
@@ -88,6 +91,11 @@ def probe() -> str:
     a, b = (rng.standard_normal([64, 300]).astype(np.float32), rng.standard_normal([300, 128]).astype(np.float32))
     image, kernel = a[:, :256].reshape(64, 16, 16, 1), b[:225, :4].reshape(15, 15, 1, 4)
     values = [tf.matmul(a, b), tf.exp(a), tf.tanh(a), tf.nn.conv2d(image, kernel, 1, "SAME"), tf.reduce_sum(a, 1)]
+    images, errors = rng.standard_normal([64, 28, 28, 1]), rng.standard_normal([64, 28, 28, 16])
+    values.append(tf.raw_ops.Conv2DBackpropFilter(
+        input=images.astype(np.float32), filter_sizes=[3, 3, 1, 16], out_backprop=errors.astype(np.float32),
+        strides=[1, 1, 1, 1], padding="SAME",
+    ))  # fmt: skip
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in values)).hexdigest()[:16]
 
 

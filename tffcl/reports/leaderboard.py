@@ -99,11 +99,11 @@ def page(board: Mapping[str, Any]) -> str:
     note = (
         f"Means over {seeds} seeds, +- half a 95 % interval (Student's t); differences from {board['against']} are "
         "paired by seed. A_t is the share of the test examples of all classes seen after task t that are right, "
-        f"without task label unless the column {TASK_AT_TEST} says `known`: such a row has no difference and stands "
-        "last; `inferred` takes, of the tasks that a client has learned, the one whose softmax has the lowest entropy. "
+        f"without task label unless the column {TASK_AT_TEST} says known: such a row has no difference and stands "
+        "last; inferred takes, of the tasks that a client has learned, the one whose softmax has the lowest entropy. "
         f"The target is {100 * board['target']:g} % of the test examples of all classes of the suite, looked at after "
         "each task; a row has a mean where all its seeds get there. MB kept is the state of a client and the raw "
-        "examples that it remembers, `as examples` how many raw examples take as much. A head of a "
+        "examples that it remembers, and as examples how many raw examples take as much. A head of a "
         "column sorts by it."
     )
     versions = [f"tffcl {board['tffcl']} ({board['code']})", f"Python {board['python']}",
