@@ -90,7 +90,10 @@ def test_a_row_is_dominated_by_one_that_is_nowhere_worse_and_somewhere_better(ot
 
 def test_a_row_that_is_told_the_task_dominates_none_that_is_not(tmp_path):
     values = ({"accuracy %": (90.0, None)}, {"accuracy %": (80.0, None)}, {"accuracy %": (70.0, None)})
-    told, other, less = (Point(name, each, name != "other") for name, each in zip(("told", "other", "less"), values))
+    told, other, less = (
+        Point(name, each, "unknown" if name == "other" else "known")
+        for name, each in zip(("told", "other", "less"), values)
+    )
     assert on_frontier([told, other]) == [True, True]
     assert on_frontier([told, other, less]) == [True, True, False]
     assert frontier.frontier_table([told, other]).splitlines()[0].split()[:4] == ["task", "at", "test", "frontier"]
@@ -100,8 +103,8 @@ def test_a_row_that_is_told_the_task_dominates_none_that_is_not(tmp_path):
     board = {"name": "w", "mean": {}, "half_width": {}, "task_at_test": "known"}
     path = tmp_path / "leaderboard.json"
     path.write_text(json.dumps({"flags": ["--data", "digits"], "rows": [board]}))
-    known = {point.name: point.task_known for point in points_of([path, tmp_path], {})}
-    assert known == {"w": True, "fedweit": True, "fedweit+entropy": False, "fedavg": False}
+    known = {point.name: point.task_at_test for point in points_of([path, tmp_path], {})}
+    assert known == {"w": "known", "fedweit": "known", "fedweit+entropy": "inferred", "fedavg": "-"}
 
 
 def test_the_command_prints_a_table_and_draws_one_picture(run, tmp_path):

@@ -47,11 +47,11 @@ AXES = {
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A row: its name, what is known of `AXES`, and whether it is told the task of each test example."""
+    """A row: its name, what is known of `AXES`, and what it is told of a test example's task (`task_at_test`)."""
 
     name: str
     values: Mapping[str, Value]
-    task_known: bool = False
+    task_at_test: str = NO_DATA
 
 
 def points_of(paths: Sequence[PathLike], attacks: Attacks) -> list[Point]:
@@ -85,7 +85,7 @@ def _of_board(path: pathlib.Path, board: Mapping[str, Any]) -> list[Point]:
             Point(
                 str(row["name"]),
                 {name: (row["mean"][of], row["half_width"][of]) for name, of in own.items() if of in row["mean"]},
-                row.get("task_at_test") == "known",
+                row.get("task_at_test", NO_DATA),
             )
             for row in rows
         ]
@@ -100,7 +100,7 @@ def _of_runs(name: str, runs: Sequence[Run], attacks: Attacks) -> Point:
                 known.append(measure(run.results))
         _put(values, axis, known)
     _put(values, ATTACK, [_linked(run, attacks) for run in runs])
-    return Point(name, values, task_at_test(runs[0].config) == "known")
+    return Point(name, values, task_at_test(runs[0].config))
 
 
 def _put(values: dict[str, Value], axis: str, known: Sequence[Optional[float]]) -> None:
@@ -182,7 +182,7 @@ def on_frontier(points: Sequence[Point]) -> list[bool]:
     [True, False, True]
     """
     costs = np.array([[_cost(point, name) for name in AXES] for point in points])
-    told = [point.task_known for point in points]
+    told = [point.task_at_test == "known" for point in points]
     return [
         not any((other <= own).all() and (other < own).any() and one <= known for other, one in zip(costs, told))
         for own, known in zip(costs, told)
@@ -201,11 +201,11 @@ def frontier_table(points: Sequence[Point], *, form: str = "text") -> str:
     """A row for each point; `*` is on the frontier."""
     marks = on_frontier(points)
     shown = [name for name in AXES if any(name in point.values for point in points)]
-    told = any(point.task_known for point in points)
+    told = any(point.task_at_test in ("known", "inferred") for point in points)
     lines = [
         [
             point.name,
-            *(["known" if point.task_known else ""] if told else []),
+            *([point.task_at_test] if told else []),
             "*" if mark else "",
             *(_cell(point.values.get(name), AXES[name].digits) for name in shown),
         ]
