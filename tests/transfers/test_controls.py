@@ -179,7 +179,7 @@ def test_only_mixed_runs_with_foreign_entries_tell_shares(scenario, num_foreign,
         method=SimpleNamespace(schedule="fedseit", own_network=False, pool="none"),
         stream=SimpleNamespace(named_labels=lambda names: THREE),
         dataset=SimpleNamespace(label_names=()),
-        growing=False,
+        incremental=False,
     )
     process = SimpleNamespace(num_foreign=num_foreign, work=None)
     state = SimpleNamespace(base=SimpleNamespace(entries=ENTRIES), selections=[[[], [], []], [[1], [], []]])
