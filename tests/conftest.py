@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import os
 import pathlib
 import sys
@@ -13,7 +14,10 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tffcl.runtime import quiet
+# Before `quiet` takes note of what is usual: tests trace all the time, and what they trace has few cycles.
+gc.set_threshold(100_000, 50, 50)
+
+from tffcl.runtime import quiet  # noqa: E402
 
 if TYPE_CHECKING:
     from tffcl import runtime
@@ -40,6 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = folder
         sys.dont_write_bytecode = False
         del os.environ["PYTHONDONTWRITEBYTECODE"]
+
+
+def pytest_collection_finish() -> None:
+    """What imports have left is looked through no more."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
