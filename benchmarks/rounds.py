@@ -64,15 +64,13 @@ def images(size: int) -> datasets.ImageDataset:
     return datasets.ImageDataset("noise", pixels, labels, pixels[:40], labels[:40], names, 255)
 
 
-def round_of(
-    method: str, network: str, context: Any, epochs: int, **options: Any
-) -> tuple[Callable[[], None], Callable[[], None]]:
+def round_of(method: str, network: str, context: Any, epochs: int) -> tuple[Callable[[], None], Callable[[], None]]:
     """The last round of the second task, again and again: in TFF, and as a bare loop over the clients."""
     found: list[Any] = []
     plan = tffcl.Experiment(
         method, data=images(28), scenario="class-incremental", num_clients=CLIENTS, num_tasks=2, labels_per_task=2,
         num_rounds=1, num_epochs=epochs, batch_size=64, learning_rate=1e-3, patience=0, evaluate_every="task",
-        quiet=True, train_classes="seen", keep="none", **NETWORKS[network], **options,
+        quiet=True, train_classes="seen", keep="none", **NETWORKS[network],
     ).plan()  # fmt: skip
     plan.open_runtime = lambda: tff.framework.get_context_stack().install(context)
 

@@ -322,8 +322,9 @@ def _quadratic(kernels: tf.Tensor, centre: tf.Tensor, curvature: tf.Tensor | flo
 
     @tf.custom_gradient
     def of(values: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        slope = curvature * (values - centre)
-        return 0.5 * tf.reduce_sum(slope * (values - centre)), lambda upstream: upstream * slope
+        offset = values - centre
+        slope = curvature * offset
+        return 0.5 * tf.reduce_sum(slope * offset), lambda upstream: upstream * slope
 
     return of(kernels)
 

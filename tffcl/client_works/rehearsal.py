@@ -26,7 +26,7 @@ from tffcl.client_works.randomness import Step
 from tffcl.client_works.sharing import Sharing, no_rows, remember, row_faults, rows_type, task_rows
 from tffcl.models.embedding_classifier import MLP
 from tffcl.models.encoders import FrozenEncoder, draw, mean_of
-from tffcl.models.network import CLASSES, Tensors, competing, label_mask_type, occurring
+from tffcl.models.network import CLASSES, Tensors, competing, cross_entropy, label_mask_type, occurring
 from tffcl.templates.admission import Fault
 
 
@@ -196,8 +196,7 @@ class RehearsalWork(LocalWork):
         examples, mask = here.extra
         batch = {name: tf.gather(entries, rows) for name, entries in examples.items()}
         z = draw(batch["stats"], step.key, self._encoder.embedding_size, self._encoder.variational)
-        logits = competing(self._classifier.logits(values["weights"], z), mask)
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits))
+        loss = tf.reduce_mean(cross_entropy(self._classifier.logits(values["weights"], z), mask, batch))
         return StepLoss(loss, loss, batch)
 
     def logits(self, values: Values, batch: Tensors, here: Round) -> tf.Tensor:
@@ -211,8 +210,7 @@ class RehearsalWork(LocalWork):
         """Fisher information of the classifier's weights on a task's embeddings."""
 
         def losses(weights: tf.Tensor, batch: Tensors) -> tf.Tensor:
-            logits = competing(self._mean_logits(weights, batch), data["context"])
-            return tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+            return cross_entropy(self._mean_logits(weights, batch), data["context"], batch)
 
         key = randomness.fold(self._task_key(state), randomness.EXAMPLES)
         return lambda most: mean_of_squares(losses, weights, data["train"], key, most)

@@ -110,7 +110,7 @@ class Plan:
         logger.info(
             "data: %s, %s; %d rounds a task, up to %d epochs", data.name, what, self.num_rounds, self.num_epochs
         )
-        if self.incremental and not self.growing:
+        if self.heads_by_task:
             told = "known, so that scores do not compare with those of one growing head"
             inferred = "inferred, of those that the client has learned, by the lowest entropy"
             logger.info("test: the task of each example is %s", told if self.task_at_test == "known" else inferred)
@@ -126,7 +126,12 @@ class Plan:
     @property
     def growing(self) -> bool:
         """Whether one head grows with the classes seen, and no task label is known at test."""
-        return self.experiment.scenario in GROWING and not self.method.by_task
+        return self.incremental and not self.method.by_task
+
+    @property
+    def heads_by_task(self) -> bool:
+        """Whether clients have parameters for each task, and a test example may be of any class seen."""
+        return self.incremental and self.method.by_task
 
     @property
     def incremental(self) -> bool:
@@ -193,7 +198,7 @@ class Plan:
         growing: dict[str, Any] = {
             "growing": self.growing,
             "own_classes": self.growing and self.train_classes == "own",
-            "common_tests": self.incremental and not self.growing,
+            "common_tests": self.heads_by_task,
         }
         if pool == "memory":
             plain = self._plain_vectors() if self.method.herds(self) else None
@@ -397,7 +402,7 @@ class Plan:
         enrollment = self.participation() if self.incremental else self.enrollment if comes_and_goes else None
         with self.open_runtime():
             process = (build or self.method.process)(self)
-            if self.incremental and not self.growing and self.task_at_test == "entropy":
+            if self.heads_by_task and self.task_at_test == "entropy":
                 process = with_task_inference(process)
             quiet.collect_as_usual()
             begin = self._begin(process)

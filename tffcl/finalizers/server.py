@@ -25,7 +25,7 @@ from tffcl.client_works.optimizers import as_local_optimizer, empty_variable
 from tffcl.client_works.sharing import Sharing
 from tffcl.models.embedding_classifier import MLP
 from tffcl.models.encoders import draw
-from tffcl.models.network import CLASSES, competing, occurring
+from tffcl.models.network import CLASSES, cross_entropy, occurring
 from tffcl.templates import FinalizerProcess
 from tffcl.templates.tff_types import at_server, ordered
 
@@ -238,11 +238,10 @@ def _trainer(
             rows = _batch(step, count, options.batch_size, key)
             step_key = randomness.fold(randomness.fold(key, randomness.SAMPLES), step)
             z = draw(tf.gather(memory["vectors"], rows), step_key, size, sharing.as_stats)
-            labels = tf.gather(memory["label"], rows)
+            labels = {"label": tf.gather(memory["label"], rows)}
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
-                logits = competing(classifier.logits(weights.read_value(), z), mask)
-                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+                loss = tf.reduce_mean(cross_entropy(classifier.logits(weights.read_value(), z), mask, labels))
             state = optimizer.step(slots, state, [weights], [tape.gradient(loss, weights)], rate)
             return step + 1, state, total + loss
 

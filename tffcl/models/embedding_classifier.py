@@ -14,7 +14,7 @@ from tffcl import errors
 from tffcl.layers.kernels import KernelLayout, VectorLayout
 from tffcl.layers.variational import divergence
 from tffcl.models.encoders import Encoder, draw, mean_of
-from tffcl.models.network import Classifier, Tensors, competing, glorot_uniform
+from tffcl.models.network import Classifier, Tensors, cross_entropy, glorot_uniform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,7 @@ class EmbeddingClassifier(Classifier):
     ) -> tf.Tensor:
         """Eq. 9 with a key, cross-entropy at mu without one; for a deterministic encoder eq. 7: nats, `[N]`."""
         logits, stats = self._forward(kernels, context, examples, dropout_key)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(examples["label"], competing(logits, context))
+        losses = cross_entropy(logits, context, examples)
         if dropout_key is None or not self.encoder.variational or not self.beta:
             return losses
         size = self.encoder.embedding_size

@@ -20,15 +20,16 @@ import click
 import numpy as np
 
 from tffcl import metrics, reports, storage
+from tffcl.algorithms.registry import find_method
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 from tffcl.flags import parse_run
 from tffcl.papers import tables, workers
-from tffcl.papers.suites import KNOWN, Suite
+from tffcl.papers.suites import Entry, Suite
 from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_up, seeded, write_table
 from tffcl.papers.workers import Run
 from tffcl.reports import leaderboard, run_files
-from tffcl.reports.tables import FIGURES, TASK_AT_TEST, half_width, incremental
+from tffcl.reports.tables import FIGURES, KNOWN, TASK_AT_TEST, half_width, incremental, task_at_test
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +85,9 @@ def measures_of(target: float) -> dict[str, tuple[Measure, int]]:
 def table_of(suite: Suite, quick: bool) -> Table:
     """The suite as a table, whose rows are compared with the first, but those with the task known."""
     first, rows = next(iter(suite.rows)), []
-    for name in suite.rows:
-        told = suite.task_at_test(name)
-        control = "" if name == first or told == KNOWN else first
+    for name, entry in suite.rows.items():
+        told = _task_at_test(entry)
+        control = first if is_compared(name, told, first) else ""
         rows.append(Row(name, (name, told), suite.flags_of(name, quick), control=control))
     left = ("method", TASK_AT_TEST)
     return Table(left, measures_of(suite.target), (), tuple(rows), compared={AVERAGE: f"over {first}"})
@@ -195,7 +196,7 @@ def _row(row: Row, folders: Sequence[pathlib.Path], values: Values, first: str, 
         "method": row.flags[0],
         "flags": list(row.flags[1:]),
         "own_flags": list(entry.flags),
-        "task_at_test": suite.task_at_test(row.name),
+        "task_at_test": _task_at_test(entry),
         "paper": entry.paper,
         "chosen": entry.chosen,
         "seeds": [_seed(row, folder) for folder in folders],
@@ -203,14 +204,21 @@ def _row(row: Row, folders: Sequence[pathlib.Path], values: Values, first: str, 
         "made_with": {_seed(row, folder): record.made_with(folder) for folder in folders},
         "curves": {_seed(row, folder): _seen_accuracy(folder) for folder in folders},
     }
-    against = _by_seed(first, values) if is_compared(made, first) else {}
+    against = _by_seed(first, values) if is_compared(row.name, made["task_at_test"], first) else {}
     made.update(statistics(own, against, len(folders)))
     return {**made, "seal": seal(made)}
 
 
-def is_compared(row: Mapping[str, Any], first: Any) -> bool:
+def _task_at_test(entry: Entry) -> str:
+    """What a row knows of a test example's task: `known`, `inferred` or, with one growing head, `unknown`."""
+    if not find_method(entry.method).by_task:
+        return "unknown"
+    return task_at_test({"task_at_test": dict(zip(entry.flags, entry.flags[1:])).get("--task-at-test", KNOWN)})
+
+
+def is_compared(name: str, told: Any, first: Any) -> bool:
     """Whether a row of a leaderboard has differences from the first: all others have, but those with the task known."""
-    return row["name"] != first and row.get("task_at_test") != KNOWN
+    return name != first and told != KNOWN
 
 
 def _by_seed(name: str, values: Values) -> Mapping[str, Mapping[str, float]]:

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 
 from tffcl.algorithms.registry import find_method
 
-KNOWN = "known"  # the task of a test example, which most methods are not told
-
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
@@ -64,13 +62,6 @@ class Suite:
             last = dict(zip(flags, flags[1:]))  # the flag that stands over those before it
             flags = (*flags, "--num-rounds", str(int(last["--num-rounds"]) * int(last["--num-tasks"])))
         return (entry.method, *flags)
-
-    def task_at_test(self, name: str) -> str:
-        """What a row knows of a test example's task: `known`, `inferred` or, with one growing head, `unknown`."""
-        entry = self.rows[name]
-        if not find_method(entry.method).by_task:
-            return "unknown"
-        return "inferred" if dict(zip(entry.flags, entry.flags[1:])).get("--task-at-test") == "entropy" else KNOWN
 
 
 def _by_task(*methods: tuple[str, str]) -> dict[str, Entry]:

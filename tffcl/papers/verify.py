@@ -182,7 +182,9 @@ def _inconsistent(row: Mapping[str, Any], board: Mapping[str, Any]) -> Iterator[
     against: Mapping[str, Mapping[str, float]] = next(
         (each["values"] for each in board["rows"] if each["name"] == first), {}
     )
-    told_of = statistics(row["values"], against if is_compared(row, first) else {}, len(row["seeds"]))
+    told_of = statistics(
+        row["values"], against if is_compared(row["name"], row.get("task_at_test"), first) else {}, len(row["seeds"])
+    )
     for what, figures in told_of.items():
         for measure, value in figures.items():
             told = row[what].get(measure)

@@ -19,7 +19,17 @@ from tffcl.errors import InputError
 from tffcl.reports import figures
 from tffcl.reports.run_files import PathLike, reading, total
 from tffcl.reports.runs import MEASURES, Run, find_runs, rows_of
-from tffcl.reports.tables import FIGURES, NO_DATA, TASK_AT_TEST, half_width, incremental, render, task_at_test
+from tffcl.reports.tables import (
+    FIGURES,
+    INFERRED,
+    KNOWN,
+    NO_DATA,
+    TASK_AT_TEST,
+    half_width,
+    incremental,
+    render,
+    task_at_test,
+)
 
 FORGOTTEN, EPSILON, ATTACK = FIGURES["forgetting"], "epsilon", "linked %"
 Value = tuple[float, Optional[float]]  # mean over seeds, half of its 95 % interval where there are two
@@ -182,7 +192,7 @@ def on_frontier(points: Sequence[Point]) -> list[bool]:
     [True, False, True]
     """
     costs = np.array([[_cost(point, name) for name in AXES] for point in points])
-    told = [point.task_at_test == "known" for point in points]
+    told = [point.task_at_test == KNOWN for point in points]
     return [
         not any((other <= own).all() and (other < own).any() and one <= known for other, one in zip(costs, told))
         for own, known in zip(costs, told)
@@ -201,7 +211,7 @@ def frontier_table(points: Sequence[Point], *, form: str = "text") -> str:
     """A row for each point; `*` is on the frontier."""
     marks = on_frontier(points)
     shown = [name for name in AXES if any(name in point.values for point in points)]
-    told = any(point.task_at_test in ("known", "inferred") for point in points)
+    told = any(point.task_at_test in (KNOWN, INFERRED) for point in points)
     lines = [
         [
             point.name,

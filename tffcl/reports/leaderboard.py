@@ -15,7 +15,7 @@ import numpy as np
 from tffcl import storage
 from tffcl.reports import curves, figures
 from tffcl.reports.page import Pictures, document
-from tffcl.reports.tables import FIGURES, NO_DATA, TASK_AT_TEST, escaped
+from tffcl.reports.tables import FIGURES, KNOWN, NO_DATA, TASK_AT_TEST, escaped
 
 FINAL, AVERAGE = FIGURES["last_accuracy"], FIGURES["average_incremental_accuracy"]
 
@@ -127,7 +127,7 @@ def _table(board: Mapping[str, Any]) -> str:
     measures = [name for name in board["measures"] if any(name in row["mean"] for row in board["rows"])]
     compared = AVERAGE
     heads = ["method", TASK_AT_TEST, *measures, f"over {board['against']}"]
-    ordered = sorted(board["rows"], key=lambda row: (row["task_at_test"] == "known", -row["mean"].get(compared, -1.0)))
+    ordered = sorted(board["rows"], key=lambda row: (row["task_at_test"] == KNOWN, -row["mean"].get(compared, -1.0)))
     lines = []
     for row in ordered:
         cells = [_cell(row["mean"].get(name), row["half_width"].get(name), _digits(name)) for name in measures]

@@ -22,7 +22,8 @@ FIGURES = {
     "plasticity": "plasticity %",
     "worst_client_accuracy": "worst client %",
 }
-TASK_AT_TEST = "task at test"  # what is known of a test example's task: `known`, `inferred` or `unknown`
+TASK_AT_TEST = "task at test"  # what is known of a test example's task: `KNOWN`, `INFERRED` or `unknown`
+KNOWN, INFERRED = "known", "inferred"
 # ConFedMADE, figures 3 and 5: NLL after each task.
 NLL_FIGURES = {
     "All tasks so far": metrics.average_nll,
@@ -88,7 +89,7 @@ def task_at_test(config: Mapping[str, Any]) -> str:
     ('inferred', '-')
     """
     chosen = config.get("task_at_test") or NO_DATA
-    return "inferred" if chosen == "entropy" else str(chosen)
+    return INFERRED if chosen == "entropy" else str(chosen)
 
 
 def forgetting(run: Mapping[str, Any]) -> Any:
