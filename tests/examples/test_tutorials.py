@@ -61,7 +61,8 @@ def test_the_page_on_workers_runs_as_printed_but_for_its_ports(tmp_path):
     command = ["bash", "-c", f"trap 'kill -9 $(cat worker-?.pid) 2>/dev/null' EXIT\nset -e\n{shell}"]
     environment = {**os.environ, "PATH": path}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
+    log = tmp_path / "run.log"
+    assert done.returncode == 0, done.stderr + (log.read_text() if log.exists() else "")
     assert f"lost the worker at 127.0.0.1:{ports['9002']}" in done.stdout
     assert "ended: the worker is gone" in done.stdout
     told = subprocess.run(

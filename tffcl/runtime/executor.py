@@ -20,6 +20,7 @@ from tffcl.runtime.runtime import operation_error
 
 _Value = TypeVar("_Value")
 
+_PROBE_SECONDS = 10.0  # for a worker's answer when a request failed in a way that says nothing of the worker
 _DISPOSE_SECONDS = 5.0  # a worker that stands still while values are freed is noticed elsewhere
 _MAX_EXECUTORS = 10  # one for each number of clients that was seen lately
 _MAX_COMPUTATIONS = 16  # each is a graph that the worker keeps in memory; a process has a handful
@@ -105,7 +106,9 @@ class WorkerStub(tff.framework.RemoteExecutorGrpcStub):
             text = str(error.details()) if isinstance(error, grpc.Call) else ""
             if text.startswith(_FAILED):  # whatever the code: the worker is there
                 raise operation_error("a TensorFlow operation failed in the worker", text[len(_FAILED) :]) from error
-            if isinstance(error, grpc.Call) and error.code() not in _LOST:
+            # gRPC also has UNKNOWN ("Stream removed") and INTERNAL for a connection that breaks under a request.
+            says_nothing = isinstance(error, grpc.Call) and error.code() not in _LOST
+            if says_nothing and worker_lib.probe(self.address, _PROBE_SECONDS) is None:
                 raise
             reason = worker_lib.describe_rpc_error(error, "not done within the time for a call")
             raise self._lost(reason) from error

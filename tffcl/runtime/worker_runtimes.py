@@ -226,8 +226,6 @@ class DistributedExecutorFactory(tff.framework.ExecutorFactory):
         self._pool.shutdown(wait=False)
 
 
-logger = logging.getLogger(__name__)
-
 # A stopped or cut-off worker is lost after at most the sum of the two.
 _PROBE_EVERY_SECONDS = 10.0
 _PATIENCE_SECONDS = 60.0
