@@ -517,7 +517,9 @@ def continue_(run_dir: str, data: str, allow_code: bool, **options: Any) -> None
 @tffcl.command()
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on; 0 for a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 or :: for all.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the worker.  [default: all cores]")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="Threads of the worker.  [default: all cores, 1 for an operation]"
+)
 @click.option("--check", "address", metavar="HOST:PORT", help="Only ask whether a worker answers there: 0 or 1.")
 def worker(port: Optional[int], host: str, threads: Optional[int], address: Optional[str]) -> Optional[int]:
     """Run a TFF worker for `tffcl run ... --runtime remote --workers HOST:PORT,...`, until SIGTERM or Ctrl-C.

@@ -115,9 +115,9 @@ def test_tensors_and_variables_may_be_given(in_process):
 
 def test_nothing_is_compiled_again_and_memory_does_not_grow():
     vectors = [np.ones(500_000, np.float32)] * 3
-    compile_native = tff.backends.native.desugar_and_transform_to_native
+    compile_native = tff.backends.native.transform_to_native_form
     with mock.patch.object(
-        tff.backends.native, "desugar_and_transform_to_native", mock.Mock(wraps=compile_native)
+        tff.backends.native, "transform_to_native_form", mock.Mock(wraps=compile_native)
     ) as compiler:
         double = tff.tensorflow.computation(lambda x: 2.0 * x + tf.Variable(1.25), _VECTOR)
         compute = tff.federated_computation(lambda x: tff.federated_map(double, x), _VECTORS)

@@ -226,6 +226,8 @@ def test_a_worker_that_never_answers_is_given_up_and_ended(monkeypatch, tmp_path
 def test_environment_of_a_worker(monkeypatch):
     monkeypatch.setenv("TF_DETERMINISTIC_OPS", "0")
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    assert worker_lib.worker_environment()["TF_NUM_INTRAOP_THREADS"] == "1"
     environment = worker_lib.worker_environment(num_threads=2)
     assert environment["TF_DETERMINISTIC_OPS"] == "0"  # the user's word
     assert environment["MALLOC_ARENA_MAX"] == "1"

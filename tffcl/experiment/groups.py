@@ -226,6 +226,10 @@ class Runtime(Options):
         "in-process", "Where computations run: in this process, with its GPU if it has one; in a TFF worker on this "
         "machine; on --workers.", choices=("in-process", "local", "remote"), recorded=False,
     )  # fmt: skip
+    threads_per_client: Optional[int] = option(
+        None, "For --runtime in-process: threads within an operation; as many clients run at once as the cores have room "
+        "for.  [default: 1, or TF_NUM_INTRAOP_THREADS]", least=1, metavar="N", recorded=False, advanced=True,
+    )  # fmt: skip
     workers: Optional[str] = option(
         None, "For --runtime remote: where `tffcl worker` runs; the clients of a round are spread over them.",
         metavar="HOST:PORT,...", recorded=False, advanced=True,
@@ -249,6 +253,10 @@ class Runtime(Options):
         remote = self.runtime == "remote"
         if remote != (self.workers is not None):
             raise InputError("--runtime remote and --workers HOST:PORT,... go together")
+        if self.threads_per_client is not None and self.runtime != "in-process":
+            raise OptionError(
+                "threads_per_client", "is for --runtime in-process; workers have `tffcl worker --threads`"
+            )
         if self.call_timeout is not None and not remote:
             raise OptionError("call_timeout", "is for --runtime remote")
         if self.on_lost_worker != "retry" and not remote:

@@ -359,7 +359,7 @@ class Plan:
         """The TFF runtime of --runtime, to be entered."""
         self._check_noise()
         if self.experiment.runtime == "in-process":
-            return runtime.in_process()
+            return runtime.in_process(threads_per_client=self.threads_per_client)
         if self.workers is not None:
             return runtime.remote(
                 self.group(Runtime).addresses, call_timeout=self.call_timeout, on_lost_worker=self.on_lost_worker

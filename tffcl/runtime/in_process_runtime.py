@@ -8,6 +8,7 @@ function. Clients run in threads, results stand in the order of the clients, and
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -270,8 +271,10 @@ logger = logging.getLogger(__name__)
 # A process has a handful of computations; the graphs of those that are dropped are freed with them.
 _MAX_KEPT_PLANS = 128
 
-# Measured: one client's training uses 1.8 of two cores, and two clients at once are no faster there.
-_CORES_OF_A_CLIENT = 2
+# Measured (docs/runtime.md): operations of one thread, with a client on each core, are the faster ones for all networks
+# here, and TensorFlow's sums are then the same on any number of cores.
+_THREADS_PER_CLIENT = 1
+_THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"  # TensorFlow's own
 
 _planner = Planner()
 _planner_lock = threading.Lock()
@@ -280,6 +283,9 @@ _planner_lock = threading.Lock()
 @functools.lru_cache(maxsize=_MAX_KEPT_PLANS)
 def _plan(computation: Any) -> Plan:
     """Equal computations are compiled and imported once in a process, whichever runtimes come and go."""
+    if not tf.config.list_physical_devices("GPU"):  # no GPU knows of data sets, which the optimiser keeps from it
+        with contextlib.suppress(errors.RunError):  # a table in a function: the optimiser takes it out
+            return _planner.plan(compile_to_native(computation, optimized=False).to_building_block())
     return _planner.plan(compile_to_native(computation).to_building_block())
 
 
@@ -296,21 +302,31 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
     """
 
     def __init__(
-        self, device: Optional[str] = None, clients_at_once: Optional[int] = None, *, default_num_clients: int = 0
+        self,
+        device: Optional[str] = None,
+        clients_at_once: Optional[int] = None,
+        *,
+        threads_per_client: Optional[int] = None,
+        default_num_clients: int = 0,
     ) -> None:
         """Starts no process.
 
         Args:
           device: A TensorFlow device such as "/GPU:0"; None leaves placement to TensorFlow.
-          clients_at_once: How many clients run at the same time; None for one on every two cores, which it keeps busy
-            by itself. The results do not depend on it, the memory that is needed does.
+          clients_at_once: How many clients run at the same time; None for as many as the cores have room for. The
+            results do not depend on it, the memory that is needed does.
+          threads_per_client: Threads within one operation. TensorFlow keeps the number that it begins with in a process.
+            None for 1; or for what is set in `tf.config.threading` or TF_NUM_INTRAOP_THREADS, or has begun. Gradients of
+            the kernels of two-dimensional convolutions depend on it in their last digits.
           default_num_clients: See `tffcl.runtime.local`.
 
         Raises:
-          InputError: If there is no such device, or no such number of clients.
+          InputError: If there is no such device, no such number of clients or threads, or TensorFlow has begun in this
+            process with another number of threads.
         """
+        self._threads_each = _set_threads(threads_per_client)
         if clients_at_once is None:
-            clients_at_once = max(1, len(os.sched_getaffinity(0)) // _CORES_OF_A_CLIENT)
+            clients_at_once = max(1, len(os.sched_getaffinity(0)) // (self._threads_each or 1))
         errors.check_whole("clients_at_once", clients_at_once, 1)
         self.default_num_clients = errors.check_whole("default_num_clients", default_num_clients, 0)
         self.device = None if device is None else _find_device(device)
@@ -344,9 +360,32 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
         if device is not None and not self._logged:
             self._logged = True
             name = device.split("device:")[-1]
-            logger.info("runs in this process on %s, up to %d clients at once", name, self._threads.at_once)
+            each = {0: "which share all threads", 1: "a thread each"}.get(
+                self._threads_each, f"{self._threads_each} threads each"
+            )
+            logger.info("runs in this process on %s, up to %d clients at once, %s", name, self._threads.at_once, each)
         result = values.to_python(result, type_spec.result, num_clients)
         return type_conversions.type_to_py_container(result, type_spec.result)
+
+
+def _set_threads(wanted: Optional[int]) -> int:
+    """Sets how many threads an operation has, where that can still be chosen; returns them, 0 for those of all cores."""
+    if wanted is not None:
+        errors.check_whole("threads_per_client", wanted, 1)
+    given = tf.config.threading.get_intra_op_parallelism_threads() or int(os.environ.get(_THREADS_VARIABLE) or 0)
+    if wanted is None and given:
+        return given
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(wanted or _THREADS_PER_CLIENT)
+    except RuntimeError:
+        if wanted is not None:
+            has = given or "all cores'"
+            raise errors.InputError(
+                f"threads_per_client: TensorFlow has begun in this process with {has} threads for an operation, and keeps "
+                f"them; enter the runtime before anything is computed, or set {_THREADS_VARIABLE}={wanted}"
+            ) from None
+        return 0
+    return wanted or _THREADS_PER_CLIENT
 
 
 def _find_device(name: str) -> str:
@@ -367,10 +406,15 @@ in_process = InProcessRuntime
 
 
 def set_in_process(
-    device: Optional[str] = None, clients_at_once: Optional[int] = None, *, default_num_clients: int = 0
+    device: Optional[str] = None,
+    clients_at_once: Optional[int] = None,
+    *,
+    threads_per_client: Optional[int] = None,
+    default_num_clients: int = 0,
 ) -> InProcessRuntime:
     """Makes this process TFF's default context, for scripts and notebooks; arguments and errors as `in_process`.
 
     Shown in docs/runtime.md.
     """
-    return in_process(device, clients_at_once, default_num_clients=default_num_clients).set_default()
+    options: dict[str, Any] = {"threads_per_client": threads_per_client, "default_num_clients": default_num_clients}
+    return in_process(device, clients_at_once, **options).set_default()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import grpc
 import tensorflow_federated as tff
+from tensorflow_federated.python.core.environments.tensorflow_backend import tensorflow_tree_transformations
 
 from tffcl import errors
 
@@ -71,8 +72,10 @@ class Runtime(abc.ABC):
             self.close()
 
 
-def compile_to_native(computation: Any) -> Any:
+def compile_to_native(computation: Any, optimized: bool = True) -> Any:
     """Compiles a `tff.framework.ConcreteComputation` for TFF's native runtime.
+
+    `optimized` has TFF optimise the graphs, as its workers need it; TensorFlow does it again where it calls functions.
 
     Neither that nor this library has a protocol for secure aggregation. Secure sums and secure selections run as the
     plain computations that TFF's test backend has for them: the same results, quantisation and checks of the bounds
@@ -81,13 +84,19 @@ def compile_to_native(computation: Any) -> Any:
     if _SECURE in tff.framework.serialize_computation(computation).SerializeToString():
         logger.warning("secure aggregation is simulated: the server here sees every summand; only the sum is the same")
         computation = tff.backends.test.replace_secure_intrinsics_with_bodies(computation)
-    return _compiled(computation)
+    return _compiled(computation, optimized)
 
 
 @functools.lru_cache(maxsize=_MAX_COMPILED)
-def _compiled(computation: Any) -> Any:
+def _compiled(computation: Any, optimized: bool) -> Any:
     """Equal computations are compiled once in a process, whichever runtimes come and go."""
-    return tff.backends.native.desugar_and_transform_to_native(computation)
+    if optimized:
+        return tff.backends.native.desugar_and_transform_to_native(computation)
+    block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(computation.to_building_block())
+    desugared = tff.framework.ConcreteComputation(
+        computation_proto=block.proto, context_stack=tff.framework.get_context_stack()
+    )
+    return tff.backends.native.transform_to_native_form(desugared)
 
 
 class FailedOperation(errors.OperationError, grpc.RpcError):

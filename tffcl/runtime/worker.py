@@ -45,6 +45,7 @@ _ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
     "MALLOC_TOP_PAD_": str(64 << 20),
     "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_NUM_INTRAOP_THREADS": "1",  # an operation; a core each for clients, as in the in-process runtime
 }
 
 CHANNEL_OPTIONS = (
