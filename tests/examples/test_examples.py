@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import once, small_vectors, what_is_built, wrong
+from command_line import small_vectors, wrong
 from loading import module_at
 from serving import PATIENCE
 
@@ -125,16 +125,6 @@ def test_fedseit_runs(finished):
     assert told == ("fedseit+sit3+aligned", "sample", 2)
     assert results["task_averaged_test_accuracy"] > 0
     assert results["seconds"]["per_client_epoch"]["cpu"] > 0
-
-
-@pytest.fixture(scope="module", name="built_once")
-def _built_once():
-    """What takes most of a short run's time is made once in this process, whichever program asks for it."""
-    from tffcl.algorithms.method import Method
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Method, "process", once(Method.process, what_is_built))
-        yield
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ from tffcl import datasets, storage, use
 from tffcl.errors import InputError, RunError
 from tffcl.experiment import record
 
+pytestmark = pytest.mark.usefixtures("built_once")
+
 TEXTS = datasets.load("sample")
 
 
