@@ -73,8 +73,8 @@ def once(function: Callable, told_apart: Callable[..., Hashable] = lambda *_, **
 
 # Options of which no process knows.
 _OF_A_RUN_ALONE = (
-    "num_clients", "num_rounds", "evaluate_every", "partition", "alpha", "output_dir", "client_dir", "resume", "keep",
-    "track", "quiet", "verbose", "runtime", "workers",
+    "embeddings", "num_clients", "num_rounds", "evaluate_every", "partition", "alpha", "output_dir", "client_dir",
+    "resume", "keep", "track", "quiet", "verbose", "runtime", "workers",
 )  # fmt: skip
 
 
