@@ -92,7 +92,8 @@ def described(parts):
 # -- whole runs -----------------------------------------------------------------------------------------------
 
 SHORT = ("--num-clients", "2", "--num-tasks", "2", "--num-rounds", "1", "--num-epochs", "1")
-TEXT = (*SHORT, "--data", "sample", "--selection", "sit", "--share-dense", "start", "--embeddings", "small.txt")
+TEXT = (*SHORT, "--data", "sample", "--selection", "sit", "--share-dense", "start", "--embeddings", "small.txt",
+        "--num-filters", "4", "--kernel-sizes", "2")  # fmt: skip
 
 
 @pytest.fixture(scope="module", name="finished")
