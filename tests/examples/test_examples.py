@@ -44,6 +44,14 @@ def test_it_has_the_flags_of_its_command_and_wrong_ones_are_one_line(run, name):
 
 
 @pytest.mark.parametrize("name", OF_METHOD)
+def test_it_is_a_program(name):
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Usage: {name}.py" in done.stdout
+
+
+@pytest.mark.parametrize("name", OF_METHOD)
 def test_it_reads_in_a_sitting(name):
     assert len((EXAMPLES / f"{name}.py").read_text().split("\n")) <= 71
 
@@ -97,12 +105,11 @@ TEXT = (*SHORT, "--data", "sample", "--selection", "sit", "--share-dense", "star
 
 
 @pytest.fixture(scope="module", name="finished")
-def _finished(tmp_path_factory):
-    """What a newcomer runs first, in a process of its own: how it ended, the folder, and its run directory."""
+def _finished(run, tmp_path_factory):
+    """What a newcomer runs first: how it ended, the folder, and its run directory."""
     folder = tmp_path_factory.mktemp("example")
     small_vectors(folder)
-    command = [sys.executable, str(EXAMPLES / "fedseit_trec.py"), *TEXT]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
+    done = run(*TEXT, cwd=folder, program=example("fedseit_trec").main)
     assert done.returncode == 0, done.stderr
     (output,) = (folder / "runs").iterdir()
     return done, folder, output / "fedseit"
