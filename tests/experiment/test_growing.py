@@ -33,7 +33,7 @@ CLOSED = ("afcl", "prototypes")
 # The head grows in the same way in every network: each method on one kind of data, and each other kind with a few.
 PAIRS = [
     *((method, "vector") for method in (*TRAINED, *CLOSED)),
-    *((method, "text") for method in ("lwf", "target", "er", "afcl", "fot")),
+    *((method, "text") for method in ("target", "afcl", "fot")),
     *((method, "image") for method in ("fedavg", "offline", "target", "prototypes", "fot")),
 ]
 FAST = {("lwf", "vector"), ("afcl", "text")}

@@ -54,12 +54,13 @@ SAME_PARTS = {
     "none", "noise", "random-encoder", "naive-end-to-end", "ebr-1x", "ebr-16x",
     "lwf", "target", "er", "glfc", "afcl", "prototypes", "fot",  # in test_growing.py
 }  # fmt: skip
-# Whole runs in test_growing.py; the networks of vectors and of pictures have the same layers but for convolutions.
-GROWING = {
+# Whole runs in test_growing.py; and networks of vectors are those of pictures without convolutions.
+ALIKE = {
     *((method, "vector") for method in ("fedavg", "fedprox", "ewc", "fedcurv", "replay", "offline")),
     ("fedavg", "image"), ("offline", "image"),
+    ("local", "vector"), ("alone", "vector"),
 }  # fmt: skip
-RUNS = [pair for pair in PAIRS if pair[0] not in SAME_PARTS and pair not in golden.PAIRS and pair not in GROWING]
+RUNS = [pair for pair in PAIRS if pair[0] not in SAME_PARTS and pair not in golden.PAIRS and pair not in ALIKE]
 # A run with documents and one with pictures; one of densities is among the golden runs.
 FAST = {("fedavg", "text"), ("local", "image")}
 # Data that ship; the pictures of digits are rows of 0 and 1 to a MADE.
