@@ -71,11 +71,44 @@ def once(function: Callable, told_apart: Callable[..., Hashable] = lambda *_, **
     return call
 
 
+# Options of which no process knows.
+_OF_A_RUN_ALONE = (
+    "embeddings", "num_clients", "num_rounds", "evaluate_every", "partition", "alpha", "output_dir", "client_dir",
+    "resume", "keep", "track", "quiet", "verbose", "runtime", "workers",
+)  # fmt: skip
+
+
 def what_is_built(method: Any, plan: Any) -> str:
-    """What a process depends on: all options but the number of rounds, and where the run is kept and computed."""
-    left_out = ("num_rounds", "output_dir", "client_dir", "resume", "runtime", "workers")
-    options = {name: value for name, value in plan.experiment.values.items() if name not in left_out}
-    return repr((method.name, options, plan.input_shape))
+    """What a process depends on: sizes that data give, places for others' knowledge, noise, and options.
+
+    And whether its parts alone are asked for (`compose.in_parts`).
+    """
+    from tffcl.templates import compose
+
+    options = {name: value for name, value in plan.experiment.values.items() if name not in _OF_A_RUN_ALONE}
+    sizes = plan.input_shape, plan.num_classes, plan.transfer.num_foreign(plan.data.num_clients)
+    return repr((method.name, options, sizes, plan.privacy, compose._in_parts.get()))
+
+
+def processes() -> dict[type, Callable]:
+    """Methods' `process`, by class, such that what equal plans ask for is composed once.
+
+    Composing a process and compiling its computations takes most of a short run's time. Those of FIL-VER also train an
+    encoder and note it on their plan, and stay as they are.
+    """
+    from tffcl.algorithms.analytic import AFCL
+    from tffcl.algorithms.method import Method
+
+    return {kind: once(kind.process, what_is_built) for kind in (Method, type(AFCL))}
+
+
+@contextlib.contextmanager
+def built_once(of: dict[type, Callable] | None = None) -> Iterator[None]:
+    """Inside, methods compose a process once for all equal plans (`processes`)."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, process in (of or processes()).items():
+            patch.setattr(kind, "process", process)
+        yield
 
 
 def small_vectors(folder: pathlib.Path) -> pathlib.Path:

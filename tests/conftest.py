@@ -68,6 +68,31 @@ def run() -> Iterator[Callable]:
     yield from command_line.runs()
 
 
+@pytest.fixture(scope="module")
+def processes() -> dict[type, Callable]:
+    """Of the file's tests: see `command_line.processes`."""
+    import command_line
+
+    return command_line.processes()
+
+
+@pytest.fixture
+def built_once(processes: dict[type, Callable]) -> Iterator[None]:
+    """Equal plans of the file's tests get one process."""
+    import command_line
+
+    with command_line.built_once(processes):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _disk() -> Iterator[None]:
+    """Nobody waits for the disk: a run has its files flushed a hundred times, and what tests write need not last."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which refuses what is no open file, too
+        yield
+
+
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of commands draw nothing: for tests to which their pictures are not the matter."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tffcl.datasets import load_word_vectors, train_word_vectors
+from tffcl.datasets.word_vectors import _trained
 from tffcl.errors import InputError, WordVectorError
 
 WORDS = ("the", "naïve", "cat", "1984")
@@ -301,7 +302,7 @@ TEXTS = [["who", "wrote", "it"], ["who", "sang", "it"], [], ["where", "is", "it"
 
 
 def test_training_on_own_text():
-    first, second = (train_word_vectors(TEXTS, 8, seed=3, epochs=5) for _ in range(2))
+    first, second = (train_word_vectors(TEXTS, 8, seed=3, epochs=5) for _ in range(2) if not _trained.cache_clear())
     assert set(first.words) == {"who", "wrote", "it", "sang", "where", "is"}
     assert first.words[0] == "it", "commonest first"
     assert first.vectors.shape == (6, 8)
@@ -309,6 +310,15 @@ def test_training_on_own_text():
     np.testing.assert_array_equal(first.vectors, second.vectors)
     other = train_word_vectors(TEXTS, 8, seed=4, epochs=5)
     assert not np.allclose(first.vectors, other.vectors)
+
+
+def test_vectors_of_a_text_are_trained_once_and_nobody_changes_those_of_others():
+    first = train_word_vectors(TEXTS, 8, seed=5, epochs=5)
+    before = first.vectors.copy()
+    trained = _trained.cache_info().misses
+    first.vectors[:] = 0
+    np.testing.assert_array_equal(train_word_vectors(TEXTS, 8, seed=5, epochs=5).vectors, before)
+    assert _trained.cache_info().misses == trained
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import once, small_vectors, what_is_built, wrong
+from command_line import small_vectors, wrong
 from loading import module_at
 from serving import PATIENCE
 
@@ -41,6 +41,14 @@ def test_it_has_the_flags_of_its_command_and_wrong_ones_are_one_line(run, name):
     done = run("--num-tasks", "0", program=main)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"{name}.py: error: Invalid value for '--num-tasks'")
+
+
+@pytest.mark.parametrize("name", OF_METHOD)
+def test_it_is_a_program(name):
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Usage: {name}.py" in done.stdout
 
 
 @pytest.mark.parametrize("name", OF_METHOD)
@@ -92,16 +100,16 @@ def described(parts):
 # -- whole runs -----------------------------------------------------------------------------------------------
 
 SHORT = ("--num-clients", "2", "--num-tasks", "2", "--num-rounds", "1", "--num-epochs", "1")
-TEXT = (*SHORT, "--data", "sample", "--selection", "sit", "--share-dense", "start", "--embeddings", "small.txt")
+TEXT = (*SHORT, "--data", "sample", "--selection", "sit", "--share-dense", "start", "--embeddings", "small.txt",
+        "--num-filters", "4", "--kernel-sizes", "2")  # fmt: skip
 
 
 @pytest.fixture(scope="module", name="finished")
-def _finished(tmp_path_factory):
-    """What a newcomer runs first, in a process of its own: how it ended, the folder, and its run directory."""
+def _finished(run, tmp_path_factory):
+    """What a newcomer runs first: how it ended, the folder, and its run directory."""
     folder = tmp_path_factory.mktemp("example")
     small_vectors(folder)
-    command = [sys.executable, str(EXAMPLES / "fedseit_trec.py"), *TEXT]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
+    done = run(*TEXT, cwd=folder, program=example("fedseit_trec").main)
     assert done.returncode == 0, done.stderr
     (output,) = (folder / "runs").iterdir()
     return done, folder, output / "fedseit"
@@ -125,16 +133,6 @@ def test_fedseit_runs(finished):
     assert told == ("fedseit+sit3+aligned", "sample", 2)
     assert results["task_averaged_test_accuracy"] > 0
     assert results["seconds"]["per_client_epoch"]["cpu"] > 0
-
-
-@pytest.fixture(scope="module", name="built_once")
-def _built_once():
-    """What takes most of a short run's time is made once in this process, whichever program asks for it."""
-    from tffcl.algorithms.method import Method
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Method, "process", once(Method.process, what_is_built))
-        yield
 
 
 @pytest.mark.slow

@@ -6,13 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from command_line import once, what_is_built, wrong
+from command_line import built_once, once, wrong
 from image_files import write_emnist
 from run_directories import results
 
 from tffcl import algorithms
 from tffcl.algorithms import fil_ver
-from tffcl.algorithms.method import Method
 from tffcl.experiment import frozen
 from tffcl.flags import parse_run
 from tffcl.program.run_directory import RunDirectory
@@ -30,8 +29,7 @@ MADE = (
 def _made(run, tmp_path_factory):
     """The folder in which a short run was started, and how it ended; the same process serves the runs after it."""
     folder = tmp_path_factory.mktemp("confedmade")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Method, "process", once(Method.process, what_is_built))
+    with built_once():
         yield folder, run(*MADE, "--output-dir", "run", cwd=folder)
 
 

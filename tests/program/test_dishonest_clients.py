@@ -6,6 +6,7 @@ What such a run comes to is what the same run comes to if that client does not t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import re
 from collections import OrderedDict
@@ -107,8 +108,12 @@ ROWS = [
 ]  # fmt: skip
 
 
+def _config():
+    return dataclasses.replace(small.config(), kernel_sizes=(2,))
+
+
 def _plain_net():
-    return TextCNN(small.config(), 0)
+    return TextCNN(_config(), 0)
 
 
 def _kernels():
@@ -124,7 +129,7 @@ def _fil_ver():
 # By method: its tasks, its builder, its acts.
 METHODS = {
     "fedweit": (
-        systems.documents, lambda: build_fedweit(small.config(), num_foreign=2, training=TRAINING), ACTS
+        systems.documents, lambda: build_fedweit(_config(), num_foreign=2, training=TRAINING), ACTS
     ),
     "fed_curv": (
         systems.documents,
@@ -177,7 +182,7 @@ def built(method, honest=False):
 class Run:
     """A run, its events and its last state; `without` its client 1 in the rounds of task 0."""
 
-    def __init__(self, process, make, monkeypatch, num_rounds, without=False, **options):
+    def __init__(self, process, make, num_rounds, without=False, **options):
         kept, recorder, drawn = [], systems.Recorder(), driver.state_lib.sample_clients
 
         class Kept(driver._Run):
@@ -189,7 +194,7 @@ class Run:
             some = drawn(settings, active, task, *rest)
             return [client for client in some if task or client != DISHONEST]
 
-        with monkeypatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(driver, "_Run", Kept)
             if without:
                 patch.setattr(driver.state_lib, "sample_clients", others)
@@ -247,26 +252,26 @@ def _in_process(tff_context):  # which is installed first, for tests here need i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_the_run_goes_on_as_if_the_client_did_not_take_part(method, in_process, monkeypatch):
+def test_the_run_goes_on_as_if_the_client_did_not_take_part(method, in_process):
     make, _, acts = METHODS[method]
     tampered, sends_knowledge = built(method), method == "fedweit"
-    run = Run(tampered, make, monkeypatch, len(acts))
+    run = Run(tampered, make, len(acts))
     assert_told(run, acts)
     ends = [event.get("left_out_reasons") for event in run.events if event["event"] == "task_end"]
     assert ends == [{"1": f"knowledge: {LARGE.replace('1e.06', '1e+06')}"} if sends_knowledge else None, None]
     # Who took part in no round has no knowledge to lie about, unless it is dishonest.
     honest = built(method, honest=True) if sends_knowledge else tampered
-    assert_equal(run, Run(honest, make, monkeypatch, len(acts), without=True))
+    assert_equal(run, Run(honest, make, len(acts), without=True))
 
 
 @pytest.mark.slow
-def test_in_a_worker_and_with_states_in_files(tff_context, monkeypatch, tmp_path):
+def test_in_a_worker_and_with_states_in_files(tff_context, tmp_path):
     make, _, acts = METHODS["fil-ver"]
     files = {"client_files": ClientFiles(str(tmp_path / "clients"))}
     with tff.framework.get_context_stack().install(tff_context.context):
-        run = Run(built("fil-ver"), make, monkeypatch, len(acts), **files)
+        run = Run(built("fil-ver"), make, len(acts), **files)
         assert_told(run, acts)
-        assert_equal(run, Run(built("fil-ver"), make, monkeypatch, len(acts), without=True, **files))
+        assert_equal(run, Run(built("fil-ver"), make, len(acts), without=True, **files))
 
 
 # What clients tell of their tasks, beside rounds.
@@ -286,10 +291,9 @@ SUMMARIES = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("reason", "act"), SUMMARIES)
-def test_a_summary_that_is_none(reason, act, tiny, process, monkeypatch, in_process):
-    """The client receives nothing for that task and is nobody's choice later, as one that tells nothing."""
+@pytest.fixture(name="lies", scope="module")
+def _lies(tiny, process, in_process):
+    """A run whose client 1 tells something else of its second task, by a function of what it should tell."""
 
     class Lies(SIT):
         def __init__(self, lie):
@@ -300,13 +304,22 @@ def test_a_summary_that_is_none(reason, act, tiny, process, monkeypatch, in_proc
             told = super().summarise(vectors, seed)
             return self._lie(told["centroids"]) if tuple(seed)[1:] == (DISHONEST, 1) else told
 
-    lied, silent = (
-        Run(
-            process, None, monkeypatch, 1, data=tiny.TinyData(), transfer=Lies(lie),
-            summarise=lambda one: one.train["x"],
-        )
-        for lie in (act, lambda _: None)
+    return lambda lie: Run(
+        process, None, 1, data=tiny.TinyData(), transfer=Lies(lie),
+        summarise=lambda one: one.train["x"],
     )  # fmt: skip
+
+
+@pytest.fixture(name="silent", scope="module")
+def _silent(lies):
+    return lies(lambda _: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("reason", "act"), SUMMARIES)
+def test_a_summary_that_is_none(reason, act, lies, silent):
+    """The client receives nothing for that task and is nobody's choice later, as one that tells nothing."""
+    lied = lies(act)
     ends = [event.get("left_out_reasons") for event in lied.events if event["event"] == "task_end"]
     assert [ends[0], ends[2]] == [None, None]
     assert list(ends[1]) == ["1"]
@@ -315,7 +328,7 @@ def test_a_summary_that_is_none(reason, act, tiny, process, monkeypatch, in_proc
 
 
 @pytest.mark.slow
-def test_pre_training_goes_on_without_it(in_process, monkeypatch):
+def test_pre_training_goes_on_without_it(in_process):
     def network():
         return EmbeddingClassifier(VectorEncoder(rehearsing.INPUTS, True, rehearsing.SIZE, ()), MLP(3, 4, ()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from command_line import once, small_vectors, what_is_built
+from command_line import built_once, small_vectors
 from serving import Accident, assert_same_results, children, events, needs_network, serve
 
 pytestmark = [needs_network, pytest.mark.slow]
@@ -18,7 +18,6 @@ RUN = (
 @pytest.fixture(scope="module", name="start")
 def _start(run, tmp_path_factory):
     """Starts a run of small word vectors over workers; what this process has started since has to end with it."""
-    from tffcl.algorithms.method import Method
     from tffcl.reports import summary
 
     vectors = small_vectors(tmp_path_factory.mktemp("vectors"))
@@ -31,9 +30,7 @@ def _start(run, tmp_path_factory):
         assert children() <= before
         return done
 
-    with pytest.MonkeyPatch.context() as patch:
-        # What takes most of a short run's time and is the same each time.
-        patch.setattr(Method, "process", once(Method.process, what_is_built))
+    with pytest.MonkeyPatch.context() as patch, built_once():
         patch.setattr(summary, "write_plots", lambda *_: [])
         yield start
 

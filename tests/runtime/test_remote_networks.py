@@ -11,12 +11,11 @@ import subprocess
 import numpy as np
 import pytest
 import tensorflow_federated as tff
-from command_line import once, small_vectors, what_is_built
+from command_line import small_vectors
 from serving import Accident, Served, assert_same_results, children, events, is_gone_soon
 from slow_work import ONE, slow_square
 
 from tffcl import errors, runtime
-from tffcl.algorithms.method import Method
 
 _DOCS = pathlib.Path(__file__).parents[2] / "docs" / "runtime.md"
 _PREFIX = f"t{os.getpid() % 100000}"  # an interface's name has at most 15 characters
@@ -123,10 +122,8 @@ def test_a_machine_that_was_cut_off_before_is_one_clear_line(machines, monkeypat
 
 
 @pytest.fixture(name="fedseit")
-def _fedseit(run, monkeypatch, no_plots):
+def _fedseit(run, built_once, no_plots):
     """`tffcl run fedseit` in this process, for flags and a folder."""
-    # What takes most of a short run's time and is the same each time.
-    monkeypatch.setattr(Method, "process", once(Method.process, what_is_built))
     return lambda *args, folder: run("run", "fedseit", *args, cwd=folder)
 
 

@@ -17,9 +17,11 @@ from tffcl import datasets, use
 from tffcl.layers.kernels import VectorLayout
 from tffcl.use import continuing
 
+pytestmark = pytest.mark.usefixtures("built_once")
+
 TEXTS = datasets.load("sample")
-OPTIONS = {"data": "sample", "num_filters": 4, "num_clients": 2, "num_tasks": 2, "num_rounds": 1, "num_epochs": 1,
-           "labels_per_task": 2, "runtime": "in-process"}  # fmt: skip
+OPTIONS = {"data": "sample", "num_filters": 4, "kernel_sizes": (2,), "num_clients": 2, "num_tasks": 2, "num_rounds": 1,
+           "num_epochs": 1, "labels_per_task": 2, "runtime": "in-process"}  # fmt: skip
 
 
 @functools.cache

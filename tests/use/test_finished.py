@@ -18,8 +18,10 @@ from command_line import wrong
 
 import tffcl
 from tffcl import datasets, storage, use
-from tffcl.errors import InputError, RunError
+from tffcl.errors import DatasetError, InputError, RunError
 from tffcl.experiment import record
+
+pytestmark = pytest.mark.usefixtures("built_once")
 
 TEXTS = datasets.load("sample")
 
@@ -335,6 +337,13 @@ def test_input_that_does_not_fit_is_one_line(folder, tmp_path, run, flags, words
     wrong(done, words)
     assert not done.stdout
     assert not (tmp_path / "out.keras").exists()
+
+
+def test_rows_that_do_not_fit_are_told_before_a_model_is_made(folder, tmp_path, monkeypatch):
+    (tmp_path / "broken.jsonl").write_text("{\n")
+    monkeypatch.setattr(use.FinishedRun, "model", None)
+    with pytest.raises(DatasetError, match="line 1: not valid JSON"):
+        use.predict(_run(folder), str(tmp_path / "broken.jsonl"), 0)
 
 
 def test_a_method_in_a_file_runs_its_code_only_where_that_is_allowed(broken, tmp_path):

@@ -26,7 +26,7 @@ from tffcl.templates import compose
 from tffcl.use import keras_models
 
 SMALL = {"num_clients": 2, "num_tasks": 2, "num_rounds": 1, "num_epochs": 1, "runtime": "in-process"}
-TEXT = {"data": "sample", "num_filters": 4, "learning_rate": 1e-2, **SMALL}
+TEXT = {"data": "sample", "num_filters": 4, "kernel_sizes": (2,), "learning_rate": 1e-2, **SMALL}
 DOMAINS = {"data": "digits", "hidden": (8,), "embedding_size": 4, "filters": (2, 3), "examples_per_task": 40, **SMALL}
 
 
@@ -39,7 +39,7 @@ def layers(input_shape, num_classes):
 
 
 RUNS = {
-    "fedseit": ("fedseit", TEXT),
+    "fedseit": ("fedseit", {**TEXT, "kernel_sizes": (2, 3)}),
     "fedseit, one head": ("fedseit", {"share_dense": "start", **TEXT}),
     "fedweit": ("fedweit", TEXT),
     "replay": ("replay", TEXT),
@@ -54,7 +54,7 @@ RUNS = {
 @functools.cache
 def _run(name: str, folder: pathlib.Path) -> tuple[use.FinishedRun, tffcl.Plan]:
     method, options = RUNS[name]
-    if "text" in name or options is TEXT or "share_dense" in options:
+    if options["data"] == "sample":
         options = {"embeddings": str(command_line.small_vectors(folder)), **options}
     experiment = tffcl.Experiment(method, output_dir=str(folder / name), **options)
     experiment.run()
@@ -90,6 +90,7 @@ def _raw(plan, client, task):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("built_once")
 @pytest.mark.parametrize("name", [name for name in RUNS if name != "made"])
 def test_a_classifier_predicts_what_the_driver_predicts(folder, name):
     run, plan = _run(name, folder)
@@ -121,6 +122,7 @@ def test_a_model_is_made_without_composing_the_process(folder, name, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("built_once")
 def test_a_density_gives_the_driver_s_log_densities_and_samples(folder):
     run, plan = _run("made", folder)
     for client, task in ((0, 0), (1, 1)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import logging
 import os
@@ -180,11 +181,20 @@ def train_word_vectors(
     for name, value in (("dimension", dimension), ("window", window), ("epochs", epochs)):
         if value is not None:
             check_whole(name, value, 1)
-    sentences = [list(tokens) for tokens in tokenised_texts if len(tokens)]
+    sentences = tuple(tuple(tokens) for tokens in tokenised_texts if len(tokens))
     if not sentences:
         raise InputError("word vectors cannot be trained: no document has a word")
     if epochs is None:
         epochs = min(100, max(5, 1_000_000 // sum(map(len, sentences))))
+    trained = _trained(sentences, dimension, seed, epochs, window, min_count)
+    return dataclasses.replace(trained, vectors=trained.vectors.copy())
+
+
+@functools.lru_cache(maxsize=1)
+def _trained(
+    sentences: tuple[tuple[str, ...], ...], dimension: int, seed: int, epochs: int, window: int, min_count: int
+) -> WordVectors:
+    """`train_word_vectors`; methods that are compared on one text have its vectors trained once."""
     from gensim.models import Word2Vec
 
     try:

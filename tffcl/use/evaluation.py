@@ -9,6 +9,7 @@ over the client's tasks, and the task the one with most density.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import itertools
 import os
@@ -31,7 +32,7 @@ BATCH = 256
 
 
 class Predictor:
-    """A client's models, of one task or of all.
+    """A client's models, of one task or of all; they are made for the first examples.
 
     Args:
       run: the run.
@@ -40,14 +41,17 @@ class Predictor:
 
     Raises:
       InputError: no such client or task.
-      RunError: models that cannot be read.
+      RunError: models that cannot be read; by the first examples.
     """
 
     def __init__(self, run: FinishedRun, client: int, task: Optional[int] = None):
         run.check(client, 0 if task is None else task, enrolled=task is not None)
         self.tasks = run.tasks_of(client) if task is None else [task]
-        self._inferred = task is None
-        self._models = [run.model(client, each) for each in self.tasks]
+        self._inferred, self._run, self._client = task is None, run, client
+
+    @functools.cached_property
+    def _models(self) -> list[Any]:
+        return [self._run.model(self._client, each) for each in self.tasks]
 
     def __call__(self, batch: Any) -> list[dict[str, Any]]:
         """For each example `label` and `probability`, or `log_density`; with `task` where it is inferred."""
