@@ -74,7 +74,7 @@ def once(function: Callable, told_apart: Callable[..., Hashable] = lambda *_, **
 # Options of which no process knows.
 _OF_A_RUN_ALONE = (
     "embeddings", "num_clients", "num_rounds", "evaluate_every", "partition", "alpha", "output_dir", "client_dir",
-    "resume", "keep", "track", "quiet", "verbose", "runtime", "workers",
+    "resume", "keep", "track", "quiet", "verbose", "runtime", "threads_per_client", "workers",
 )  # fmt: skip
 
 

@@ -15,15 +15,14 @@ import work
 def main() -> None:
     """Answers requests for rounds."""
     clients = [tf_client.Client(number) for number in range(work.MOST_CLIENTS)]
-    weights, done = work.initial(), 0
+    weights = work.initial()
     wanted, answer = work.requests()
-    for number in wanted:
+    for done, number in enumerate(wanted):
         start = time.perf_counter()
         trained = [client.train(weights, done * work.MOST_CLIENTS + n) for n, client in enumerate(clients[:number])]
         weights = [np.mean(each, axis=0) for each in zip(*(found for found, _ in trained))]
         loss = float(np.mean([loss for _, loss in trained]))
         answer({"seconds": time.perf_counter() - start, "loss": loss})
-        done += 1
 
 
 if __name__ == "__main__":

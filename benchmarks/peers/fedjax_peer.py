@@ -44,9 +44,9 @@ def main() -> None:
     for number in range(work.MOST_CLIENTS):
         words, labels = work.documents(number)
         clients.append((str(number).encode(), fedjax.ClientDataset({"words": words, "labels": labels})))
-    state, done, loss = algorithm.init([jnp.asarray(each) for each in work.initial()]), 0, jax.jit(loss_of)
+    state, loss = algorithm.init([jnp.asarray(each) for each in work.initial()]), jax.jit(loss_of)
     wanted, answer = work.requests()
-    for number in wanted:
+    for done, number in enumerate(wanted):
         keys = jax.random.split(jax.random.PRNGKey(done), number)
         start = time.perf_counter()
         state, _ = algorithm.apply(state, [(*client, key) for client, key in zip(clients, keys)])
@@ -54,7 +54,6 @@ def main() -> None:
         seconds = time.perf_counter() - start
         losses = [loss(state.params, dict(data.all_examples()), None) for _, data in clients[:number]]
         answer({"seconds": seconds, "loss": float(np.mean(losses))})
-        done += 1
 
 
 if __name__ == "__main__":

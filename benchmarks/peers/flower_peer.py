@@ -12,9 +12,7 @@ from collections.abc import Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [os.path.dirname(os.path.abspath(__file__)), os.environ.get("PYTHONPATH", "")]
-)
+os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))  # for the actors
 
 import flwr
 import numpy as np

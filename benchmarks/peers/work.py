@@ -1,8 +1,8 @@
 """The client work that every peer does in one round, and the line protocol by which `run` asks for it.
 
-A client has 320 documents of ten words, vectors of 100 numbers for them, and four labels that the vectors tell. It trains
-a TextCNN (filters over 3, 4 and 5 words, 128 of each, the largest response of each, one layer over them) for one epoch of
-SGD in batches of 64; the server takes the mean. Needs NumPy alone: each peer has an environment of its own.
+A client has 320 documents of ten words, vectors of 100 numbers for them, and four labels that the vectors tell. It
+trains a TextCNN (filters over 3, 4 and 5 words, 128 of each, the largest response of each, one layer over them) for one
+epoch of SGD in batches of 64; the server takes the mean. Needs NumPy alone: each peer has an environment of its own.
 """
 
 from __future__ import annotations

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from command_line import built_once, once, wrong
 from image_files import write_emnist
 from run_directories import results
+from serving import PATIENCE
 
 from tffcl import algorithms
 from tffcl.algorithms import fil_ver
@@ -78,6 +82,20 @@ def test_densities_of_clients_with_files_end_as_those_without(run, made, no_plot
         np.testing.assert_allclose(other, one, rtol=1e-6)
     assert numbers[0]["bytes_up"] == numbers[1]["bytes_up"]
     assert len(list((folder / "clients").glob("run-*/client-000?/state-*.index"))) == 2 * 5
+
+
+def test_more_threads_and_fewer_clients_at_once_end_with_the_same_densities(run, tmp_path, no_plots):
+    """But for norms; the products are large enough for two threads to share one. Here operations have one thread."""
+    flags = ("--hidden", "600", "--num-tasks", "1", "--num-masks", "1", "--output-dir")
+    assert run(*MADE, *flags, "one", cwd=tmp_path).returncode == 0
+    command = [sys.executable, "-m", "tffcl.cli", *MADE, *flags, "two", "--threads-per-client", "2", "--verbose"]
+    environment = {name: value for name, value in os.environ.items() if name != "TF_NUM_INTRAOP_THREADS"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert "2 threads each" in done.stderr
+    one, two = (results(tmp_path / name) for name in ("one", "two"))
+    assert one.pop("server_metrics").keys() == two.pop("server_metrics").keys()
+    assert one == two
 
 
 def test_a_directory_of_another_run_is_protected(run, made):

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 RECORDS = pathlib.Path(__file__).parent / "records"
 TOLERANCE = {"accuracy": 0.15, "nll": 0.02}  # absolute, and relative
@@ -107,7 +108,7 @@ def run(name: str, runtime: str = "in-process") -> dict[str, Any]:
     """Runs one and returns config, history and results, without times."""
     from tffcl.flags import parse_run
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ):
         os.environ.pop("TFFCL_DATA_DIR", None)
         target = pathlib.Path(folder) / "run"
         parse_run([*RUNS[name][1:], "--runtime", runtime, "--output-dir", str(target)]).run()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import os
+import subprocess
+import sys
 import threading
 from unittest import mock
 
@@ -213,6 +216,36 @@ def test_an_unknown_device_is_one_clear_line():
             runtime.in_process(name)
     with pytest.raises(errors.InputError, match="clients_at_once must be a whole number, 1 or more; got 0"):
         runtime.in_process(clients_at_once=0)
+
+
+def test_tensorflow_keeps_the_threads_that_it_has_begun_with():
+    tf.constant(0)
+    with pytest.raises(
+        errors.InputError, match=r"threads_per_client: TensorFlow has begun .* TF_NUM_INTRAOP_THREADS=7"
+    ):
+        runtime.in_process(threads_per_client=7)
+    with pytest.raises(errors.InputError, match="threads_per_client must be a whole number, 1 or more; got 0"):
+        runtime.in_process(threads_per_client=0)
+
+
+@pytest.mark.parametrize(("given", "at_once"), [("1", 8), ("2", 4), ("3", 2), ("16", 1)])
+def test_as_many_clients_at_once_as_the_cores_have_room_for(given, at_once, monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", given)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    with runtime.in_process() as entered:
+        assert entered._threads.at_once == at_once
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("option", "threads"), [("", "1"), ("threads_per_client=3", "3")])
+def test_threads_are_set_where_tensorflow_has_not_begun(option, threads):
+    lines = (
+        "import tensorflow as tf; from tffcl import runtime; from tensorflow.python.eager import context",
+        f"with runtime.in_process({option}): print(context.context().config.intra_op_parallelism_threads)",
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TF_NUM_INTRAOP_THREADS"}
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == threads, done.stderr
 
 
 def test_an_unknown_intrinsic_is_named():

@@ -315,9 +315,9 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
           device: A TensorFlow device such as "/GPU:0"; None leaves placement to TensorFlow.
           clients_at_once: How many clients run at the same time; None for as many as the cores have room for. The
             results do not depend on it, the memory that is needed does.
-          threads_per_client: Threads within one operation. TensorFlow keeps the number that it begins with in a process.
-            None for 1; or for what is set in `tf.config.threading` or TF_NUM_INTRAOP_THREADS, or has begun. Gradients of
-            the kernels of two-dimensional convolutions depend on it in their last digits.
+          threads_per_client: Threads within one operation. TensorFlow keeps the number that it begins with in a
+            process. None for 1; or for what is set in `tf.config.threading` or TF_NUM_INTRAOP_THREADS, or has begun.
+            Gradients of the kernels of two-dimensional convolutions, and norms, depend on it in their last digits.
           default_num_clients: See `tffcl.runtime.local`.
 
         Raises:
@@ -369,7 +369,7 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
 
 
 def _set_threads(wanted: Optional[int]) -> int:
-    """Sets how many threads an operation has, where that can still be chosen; returns them, 0 for those of all cores."""
+    """Sets how many threads an operation has, where there is a choice; returns them, 0 for those of all cores."""
     if wanted is not None:
         errors.check_whole("threads_per_client", wanted, 1)
     given = tf.config.threading.get_intra_op_parallelism_threads() or int(os.environ.get(_THREADS_VARIABLE) or 0)
@@ -381,8 +381,8 @@ def _set_threads(wanted: Optional[int]) -> int:
         if wanted is not None:
             has = given or "all cores'"
             raise errors.InputError(
-                f"threads_per_client: TensorFlow has begun in this process with {has} threads for an operation, and keeps "
-                f"them; enter the runtime before anything is computed, or set {_THREADS_VARIABLE}={wanted}"
+                f"threads_per_client: TensorFlow has begun in this process with {has} threads for an operation, and "
+                f"keeps them; enter the runtime before anything is computed, or set {_THREADS_VARIABLE}={wanted}"
             ) from None
         return 0
     return wanted or _THREADS_PER_CLIENT
