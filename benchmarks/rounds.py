@@ -37,6 +37,10 @@ CLIENTS, ROWS, CLASSES = 3, 1200, 4  # rows of a class
 
 NETWORKS = {"mlp": {"network": "mlp", "hidden": (256,)}, "cnn": {"network": "cnn"}}
 METHODS = ("ewc", "lwf")
+ONE_HEAD = {
+    "scenario": "class-incremental", "labels_per_task": 2, "batch_size": 64, "learning_rate": 1e-3,
+    "train_classes": "seen",
+}  # fmt: skip
 
 
 class Recorder:
@@ -53,10 +57,10 @@ class Recorder:
         return getattr(self.computation, name)
 
 
-def images(size: int) -> datasets.ImageDataset:
-    """Noise, with a spot for each class."""
+def images(size: int, rows: int = ROWS) -> datasets.ImageDataset:
+    """Noise, with a spot for each class; `rows` of a class."""
     rng = np.random.default_rng(0)
-    labels = np.arange(ROWS * CLASSES, dtype=np.int32) % CLASSES
+    labels = np.arange(rows * CLASSES, dtype=np.int32) % CLASSES
     pixels = rng.integers(0, 128, (len(labels), size, size)).astype(np.uint8)
     for label in range(CLASSES):
         pixels[labels == label, label * 5 : label * 5 + 4, :4] = 255
@@ -64,13 +68,14 @@ def images(size: int) -> datasets.ImageDataset:
     return datasets.ImageDataset("noise", pixels, labels, pixels[:40], labels[:40], names, 255)
 
 
-def round_of(method: str, network: str, context: Any, epochs: int) -> tuple[Callable[[], None], Callable[[], None]]:
-    """The last round of the second task, again and again: in TFF, and as a bare loop over the clients."""
+def round_of(
+    method: str, context: Any, epochs: int, rows: int = ROWS, **options: Any
+) -> tuple[Callable[[], None], Callable[[], None], list[int]]:
+    """The last round of the second task, again and again: in TFF, and as a bare loop over the clients; their rows."""
     found: list[Any] = []
     plan = tffcl.Experiment(
-        method, data=images(28), scenario="class-incremental", num_clients=CLIENTS, num_tasks=2, labels_per_task=2,
-        num_rounds=1, num_epochs=epochs, batch_size=64, learning_rate=1e-3, patience=0, evaluate_every="task",
-        quiet=True, train_classes="seen", keep="none", **NETWORKS[network],
+        method, data=images(28, rows), num_clients=CLIENTS, num_tasks=2, num_rounds=1, num_epochs=epochs, patience=0,
+        evaluate_every="task", quiet=True, keep="none", **options,
     ).plan()  # fmt: skip
     plan.open_runtime = lambda: tff.framework.get_context_stack().install(context)
 
@@ -92,7 +97,7 @@ def round_of(method: str, network: str, context: Any, epochs: int) -> tuple[Call
         for state, prepared in tensors:
             tf.nest.map_structure(lambda tensor: tensor.numpy(), run(state, shared, prepared, tf.constant(0)))
 
-    return federated, bare
+    return federated, bare, [len(next(iter(each["train"].values()))) for each in data]
 
 
 def ratio(first: Callable[[], None], second: Callable[[], None], pairs: int) -> tuple[float, float, float]:
@@ -118,10 +123,11 @@ def main() -> None:
     print(f"{'':<40} {'first':>11} {'second':>11} {'ratio':>7}  target")
     with runtime.in_process() as entered:
         for network in NETWORKS:
-            plain, bare = round_of("fedavg", network, entered.context, epochs)
+            options = {**ONE_HEAD, **NETWORKS[network]}
+            plain, bare, _ = round_of("fedavg", entered.context, epochs, **options)
             _show(f"{network}: fedavg's round / bare loop", ratio(plain, bare, pairs), "<= 1.15")
             for method in METHODS:
-                federated, own = round_of(method, network, entered.context, epochs)
+                federated, own, _ = round_of(method, entered.context, epochs, **options)
                 _show(f"{network}: {method}'s round / fedavg's", ratio(federated, plain, pairs), "<= 1.15")
                 _show(f"{network}: {method}'s bare loop / fedavg's", ratio(own, bare, pairs), "<= 1.15")
 
