@@ -228,7 +228,8 @@ class Runtime(Options):
     )  # fmt: skip
     threads_per_client: Optional[int] = option(
         None, "For --runtime in-process: threads within an operation; as many clients run at once as the cores have "
-        "room for.  [default: 1, or TF_NUM_INTRAOP_THREADS]", least=1, metavar="N", recorded=False, advanced=True,
+        "room for. None for 1, or for TF_NUM_INTRAOP_THREADS of the environment.", least=1, metavar="N",
+        recorded=False, advanced=True,
     )  # fmt: skip
     workers: Optional[str] = option(
         None, "For --runtime remote: where `tffcl worker` runs; the clients of a round are spread over them.",
