@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -76,13 +77,14 @@ class Rounds:
     Attributes:
       seconds: of CPU, for each round.
       memory: bytes that stand in it after each round.
-      crossed: bytes of all requests to workers and of their answers in the round number `counted`.
+      crossed: bytes of all requests to workers and of their answers in the round number `counted`, from 0.
+      history: bytes that the last round's event takes in the history.
     """
 
     def __init__(self, counted: int = -1) -> None:
         self.seconds: list[float] = []
         self.memory: list[int] = []
-        self.crossed = 0
+        self.crossed = self.history = 0
         self._counted, self._request = counted, WorkerStub._request
         self._watch = Memory(seconds=3600)  # asked after each round
 
@@ -93,6 +95,7 @@ class Rounds:
         if event["event"] == "round":
             self.seconds.append(time.process_time() - self._begin)
             self.memory.append(self._watch.now()[0])
+            self.history = held(event)
             counts = len(self.seconds) == self._counted
             WorkerStub._request = self._counting() if counts else self._request
         self._begin = time.process_time()
@@ -109,6 +112,12 @@ class Rounds:
     def close(self) -> None:
         WorkerStub._request = self._request
         self._watch.close()
+
+
+def held(value: Any) -> int:
+    """Bytes of an event, with all that is in it."""
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sys.getsizeof(value) + sum(map(held, inner))
 
 
 def run(
@@ -283,7 +292,12 @@ def compared(found: dict[tuple[str, int], Rounds], costs: dict[str, Cost]) -> st
     return tables.markdown([*header, "CPU ms a client", "foretold", "ratio"], rows)
 
 
-def constants(of_clients: dict[str, Any], seconds: dict[str, dict[str, Cost]], crossed: dict[str, Cost]) -> str:
+def constants(
+    of_clients: dict[str, Any],
+    seconds: dict[str, dict[str, Cost]],
+    crossed: dict[str, Cost],
+    simulation: dict[tuple[str, int], Rounds],
+) -> str:
     """The table of what was measured."""
     rows = []
     for name, (up, down, dense, epoch) in of_clients.items():
@@ -297,7 +311,13 @@ def constants(of_clients: dict[str, Any], seconds: dict[str, dict[str, Cost]], c
     for kept, cost in crossed.items():
         told = f"{cost.worker / MIB:.2f} a worker + {cost.client / MIB:.4f} a client"
         rows.append([f"through the coordinator, MiB a round, FedAvg, states {kept}", told])
+    for kept in KEPT:
+        spent = simulation[kept, 1000].seconds
+        rows.append([f"coordinator, CPU ms a client, once a task (its start, compiling), tiny work, states {kept}",
+                     f"{spent[0] - float(np.median(spent[FIRST:])):.1f}"])  # fmt: skip
     rows.append(["coordinator's memory for the handle of a client in files, bytes", f"{handle_bytes():,.0f}"])
+    history = simulation["at the coordinator", 1000].history / 1000
+    rows.append(["coordinator's memory for the history of a client and round, bytes", f"{history:,.0f}"])
     return tables.markdown(["constant", "measured"], rows)
 
 
@@ -313,11 +333,11 @@ def main() -> None:
             tables.write_table(f"{options.page}#{place}")  # looks whether it is there
     points = {(work, kept): Points() for work in (PAPER, TINY) for kept in KEPT}
     simulation: dict[tuple[str, int], Rounds] = {}
-    for workers in (2, 4):
+    for workers in (2, 6):
         with runtime.local(num_workers=workers, num_threads=1):
             simulation = simulation or simulated(options.simulated)
             for (work, kept), measured in points.items():
-                for clients in (12, 48) if work is PAPER else (48, 192):
+                for clients in (16, 64) if work is PAPER else (48, 192):
                     measured.measure(work, KEPT[kept], clients, workers, options.rounds)
     seconds = {
         name: {kept: fit(points[work, kept].where, points[work, kept].seconds) for kept in KEPT}
@@ -328,7 +348,7 @@ def main() -> None:
     up, _, _, epoch = of_clients["FedAvg"]
     rounds, limits = foretold(up, epoch, seconds["FedAvg"], crossed)
     found = {
-        "constants": constants(of_clients, seconds, crossed),
+        "constants": constants(of_clients, seconds, crossed, simulation),
         "rounds": rounds,
         "saturation": limits,
         "simulation": compared(simulation, seconds["tiny work"]),
