@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import statistics
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -23,6 +21,7 @@ quiet_logs()
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+from pairs import ratio, show  # noqa: E402
 
 from tffcl import runtime  # noqa: E402
 from tffcl.algorithms import build_fedseit  # noqa: E402
@@ -107,30 +106,11 @@ def federated_round(process: ContinualProcess, clients: Sequence[Client]) -> Cal
     return call
 
 
-def ratio(first: Callable[[], None], second: Callable[[], None], pairs: int) -> tuple[float, float, float]:
-    """Median seconds of both and the median of the pairs' ratios, after one uncounted call each."""
-    first(), second()
-    times = [(_timed(first), _timed(second)) for _ in range(pairs)]
-    ratios = [a / b for a, b in times]
-    return (*(statistics.median(column) for column in zip(*times)), statistics.median(ratios))
-
-
-def _timed(call: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
 def work_of(dimension: int, foreign: int, epochs: int, form: str = "closed_form") -> DecomposedWork:
     """FedSeIT's client work with the paper's sizes."""
     network = AlignedTextCNN(TextCNNConfig(dimension), max(foreign, 1))
     training = LocalTraining(num_epochs=epochs, patience=0)
     return DecomposedWork(network, training, Decomposition(retention_form=form))
-
-
-def show(what: str, times: tuple[float, float, float], target: str) -> None:
-    """One line of the report."""
-    print(f"{what:<62} {times[0] * 1e3:8.1f} ms {times[1] * 1e3:8.1f} ms {times[2]:6.2f}x  {target}", flush=True)
 
 
 def ratios(pairs: int) -> None:

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +27,7 @@ quiet_logs()
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 import tensorflow_federated as tff  # noqa: E402
+from pairs import ratio, show  # noqa: E402
 
 import tffcl  # noqa: E402
 from tffcl import datasets, runtime  # noqa: E402
@@ -100,19 +99,6 @@ def round_of(
     return federated, bare, [len(next(iter(each["train"].values()))) for each in data]
 
 
-def ratio(first: Callable[[], None], second: Callable[[], None], pairs: int) -> tuple[float, float, float]:
-    """Median seconds of both and the median of the pairs' ratios, after one uncounted call each."""
-    first(), second()
-    times = [(_timed(first), _timed(second)) for _ in range(pairs)]
-    return (*(statistics.median(column) for column in zip(*times)), statistics.median(a / b for a, b in times))
-
-
-def _timed(call: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
 def main() -> None:
     """Parses the flags and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -125,15 +111,11 @@ def main() -> None:
         for network in NETWORKS:
             options = {**ONE_HEAD, **NETWORKS[network]}
             plain, bare, _ = round_of("fedavg", entered.context, epochs, **options)
-            _show(f"{network}: fedavg's round / bare loop", ratio(plain, bare, pairs), "<= 1.15")
+            show(f"{network}: fedavg's round / bare loop", ratio(plain, bare, pairs), "<= 1.15", 40)
             for method in METHODS:
                 federated, own, _ = round_of(method, entered.context, epochs, **options)
-                _show(f"{network}: {method}'s round / fedavg's", ratio(federated, plain, pairs), "<= 1.15")
-                _show(f"{network}: {method}'s bare loop / fedavg's", ratio(own, bare, pairs), "<= 1.15")
-
-
-def _show(what: str, times: tuple[float, float, float], target: str) -> None:
-    print(f"{what:<40} {times[0] * 1e3:8.1f} ms {times[1] * 1e3:8.1f} ms {times[2]:6.2f}x  {target}", flush=True)
+                show(f"{network}: {method}'s round / fedavg's", ratio(federated, plain, pairs), "<= 1.15", 40)
+                show(f"{network}: {method}'s bare loop / fedavg's", ratio(own, bare, pairs), "<= 1.15", 40)
 
 
 if __name__ == "__main__":

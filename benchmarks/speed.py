@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,26 +22,13 @@ from collections.abc import Callable, Sequence
 import fedseit
 import rounds
 import tensorflow as tf
+from pairs import ratio, show
 
 from tffcl import runtime
 from tffcl.algorithms import build_fedseit
 
 EPOCHS, BATCH = 2, 64
-
-
-def cpu_seconds(call: Callable[[], object]) -> float:
-    """Of all threads of this process."""
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    call()
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def in_turn(first: Callable[[], object], second: Callable[[], object], pairs: int) -> tuple[float, float, float]:
-    """Median CPU seconds of both and the median of the pairs' ratios, after one uncounted call each."""
-    first(), second()
-    found = [(cpu_seconds(first), cpu_seconds(second)) for _ in range(pairs)]
-    return (*(statistics.median(each) for each in zip(*found)), statistics.median(a / b for a, b in found))
+WIDTH = 66  # of the first column
 
 
 def products(shapes: Sequence[tuple[int, int, int]], steps: int) -> Callable[[], object]:
@@ -63,20 +49,16 @@ def products(shapes: Sequence[tuple[int, int, int]], steps: int) -> Callable[[],
     return lambda: run().numpy()
 
 
-def show(what: str, times: tuple[float, float, float], target: str) -> None:
-    """One line of the report."""
-    print(f"{what:<66} {times[0]:7.3f} s {times[1]:7.3f} s {times[2]:6.2f}x  {target}", flush=True)
-
-
 def confedmade(pairs: int) -> None:
     """ConFedMADE of 784 inputs and 400 hidden units, in its second task."""
     with runtime.in_process() as entered:
         federated, _, rows = rounds.round_of("confedmade", entered.context, EPOCHS, rows=1900, hidden=(400,))
         steps = sum(-(-count // BATCH) for count in rows)  # of an epoch of all clients
-        times = in_turn(federated, products([(BATCH, 784, 400), (BATCH, 400, 784)], EPOCHS * steps), pairs)
+        alone = products([(BATCH, 784, 400), (BATCH, 400, 784)], EPOCHS * steps)
+        times = ratio(federated, alone, pairs, time.process_time)
     each = [seconds / len(rows) / EPOCHS for seconds in times[:2]]
-    what = f"ConFedMADE [400], {statistics.mean(rows):.0f} pictures: CPU s a client-epoch / products"
-    show(what, (*each, times[2]), "<= 0.120 s")
+    what = f"ConFedMADE [400], {statistics.mean(rows):.0f} pictures: CPU a client-epoch / products"
+    show(what, (*each, times[2]), "<= 120 ms", WIDTH)
 
 
 def fed_seit(pairs: int) -> None:
@@ -87,14 +69,14 @@ def fed_seit(pairs: int) -> None:
         clients = [fedseit.client(work, seed, 0, 2) for seed in range(3)]
         windows = [(BATCH * (10 - width + 1), width * 100, 128) for width in (3, 4, 5)]
         alone = products(windows, 5 * EPOCHS * len(clients))
-        times = in_turn(fedseit.federated_round(process, clients), alone, pairs)
+        times = ratio(fedseit.federated_round(process, clients), alone, pairs, time.process_time)
     each = [seconds / len(clients) / EPOCHS for seconds in times[:2]]
-    show("FedSeIT, D=100, 320 x 10 words: CPU s a client-epoch / products", (*each, times[2]), "<= 0.050 s")
+    show("FedSeIT, D=100, 320 x 10 words: CPU a client-epoch / products", (*each, times[2]), "<= 50 ms", WIDTH)
     many, none = (
         fedseit.bare_round([fedseit.client(fedseit.work_of(100, foreign, 2), 1, 0, foreign)]) for foreign in (20, 0)
     )
-    times = in_turn(many, none, pairs)
-    show("FedSeIT with K=20 foreign adaptives / K=0: CPU s a round", times, "<= 1.25")
+    times = ratio(many, none, pairs, time.process_time)
+    show("FedSeIT with K=20 foreign adaptives / K=0: CPU a round", times, "<= 1.25", WIDTH)
 
 
 def start(repeats: int) -> None:
@@ -117,7 +99,7 @@ def start(repeats: int) -> None:
             firsts.append(first), ends.append(end)
     for what, found, target in (("first line", firsts, "<= 1"), ("first round has ended", ends, "<= 12")):
         times = ", ".join(f"{seconds:.1f}" for seconds in found[1:])
-        print(f"{'sample: seconds until the ' + what:<66} {times}  target {target}", flush=True)
+        print(f"{'sample: seconds until the ' + what:<{WIDTH}} {times}  target {target}", flush=True)
 
 
 def main() -> None:
@@ -127,7 +109,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=3, help="starts that are counted (default 3)")
     options = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"{'':<66} {'first':>9} {'second':>9} {'ratio':>7}  target")
+    print(f"{'':<{WIDTH}} {'first':>11} {'second':>11} {'ratio':>7}  target")
     confedmade(options.pairs)
     fed_seit(options.pairs)
     start(options.starts)

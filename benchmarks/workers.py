@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 
 import fedseit
+import pairs
 import tensorflow_federated as tff
 
 from tffcl import runtime
@@ -43,8 +44,8 @@ def main() -> None:
             clients = [fedseit.client(work, seed, 0, 2) for seed in range(options.clients)]
             with tff.framework.get_context_stack().install(one.context):
                 call = fedseit.federated_round(process, clients)
-            times = fedseit.ratio(within(one.context, call), within(two.context, call), options.pairs)
-            fedseit.show(f"a round of {options.clients} clients x {epochs} epochs", times, target)
+            times = pairs.ratio(within(one.context, call), within(two.context, call), options.pairs)
+            pairs.show(f"a round of {options.clients} clients x {epochs} epochs", times, target)
             print(f"load average: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 

@@ -17,7 +17,7 @@ import pytest
 # Before `quiet` takes note of what is usual: tests trace all the time, and what they trace has few cycles.
 gc.set_threshold(100_000, 50, 50)
 
-import arithmetic  # noqa: E402, F401
+import repeatable  # noqa: E402, F401
 
 from tffcl.runtime import quiet  # noqa: E402
 

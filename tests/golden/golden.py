@@ -208,7 +208,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.path.append(str(pathlib.Path(__file__).parents[1]))
-    import arithmetic  # noqa: F401 (before NumPy)
+    import repeatable  # noqa: F401 (before NumPy)
 
     from tffcl.runtime import quiet
 

@@ -271,8 +271,8 @@ logger = logging.getLogger(__name__)
 # A process has a handful of computations; the graphs of those that are dropped are freed with them.
 _MAX_KEPT_PLANS = 128
 
-# Measured (docs/runtime.md): operations of one thread, with a client on each core, are the faster ones for all networks
-# here, and TensorFlow's sums are then the same on any number of cores.
+# Measured (docs/runtime.md): with two clients or more, operations of one thread and a client on each core are faster
+# for all networks here, and TensorFlow's sums are then the same on any number of cores.
 _THREADS_PER_CLIENT = 1
 _THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"  # TensorFlow's own
 
@@ -360,9 +360,8 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
         if device is not None and not self._logged:
             self._logged = True
             name = device.split("device:")[-1]
-            each = {0: "which share all threads", 1: "a thread each"}.get(
-                self._threads_each, f"{self._threads_each} threads each"
-            )
+            several = f"{self._threads_each} threads each" if self._threads_each else "which share all threads"
+            each = "a thread each" if self._threads_each == 1 else several
             logger.info("runs in this process on %s, up to %d clients at once, %s", name, self._threads.at_once, each)
         result = values.to_python(result, type_spec.result, num_clients)
         return type_conversions.type_to_py_container(result, type_spec.result)
@@ -416,5 +415,6 @@ def set_in_process(
 
     Shown in docs/runtime.md.
     """
-    options: dict[str, Any] = {"threads_per_client": threads_per_client, "default_num_clients": default_num_clients}
-    return in_process(device, clients_at_once, **options).set_default()
+    return in_process(
+        device, clients_at_once, threads_per_client=threads_per_client, default_num_clients=default_num_clients
+    ).set_default()
