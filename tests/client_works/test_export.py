@@ -1,5 +1,6 @@
 """export_keras_model against the client work's own evaluation, and without this library."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -21,6 +22,7 @@ NETWORKS = {
     "fedweit": lambda: TextCNN(CONFIG, PLACES),
     "fedweit without foreign": lambda: TextCNN(CONFIG),
     "fedseit": lambda: AlignedTextCNN(CONFIG, PLACES),
+    "fedseit of means": lambda: AlignedTextCNN(dataclasses.replace(CONFIG, foreign_projection="mean"), PLACES),
 }
 
 
@@ -79,6 +81,7 @@ CASES = [
     ("fedweit without foreign", 0, "closed_form"),
     ("fedseit", 0, "gradient"),
     ("fedseit", 2, "closed_form"),
+    ("fedseit of means", 2, "closed_form"),
 ]
 
 

@@ -54,15 +54,16 @@ def cut(flat, shapes):
 KERNELS = {2: (2, D, F), 3: (3, D, F)}
 
 
-def aligned_logits(kernels, local, attention, adaptives, tokens, vectors):
-    """FedSeIT eq. 2 and 3, W_f for each kernel size, then W_c, ReLU and head."""
+def aligned_logits(kernels, local, attention, adaptives, tokens, vectors, mean=False):
+    """FedSeIT eq. 2 and 3, W_f for each kernel size, then W_c, ReLU and head; with `mean`, one block of W_f for all."""
+    blocks = 1 if mean else PLACES
     parts = cut(
         local,
         {
             "b2": (F,),
             "b3": (F,),
-            "f2": (PLACES * F, F),
-            "f3": (PLACES * F, F),
+            "f2": (blocks * F, F),
+            "f3": (blocks * F, F),
             "augment": (4 * F, 2 * F),
             "augment_bias": (2 * F,),
             "head": (2 * F, C),
@@ -75,7 +76,8 @@ def aligned_logits(kernels, local, attention, adaptives, tokens, vectors):
         weighed = [attention[k, i] * kernel for i, kernel in enumerate(cut(adaptive, KERNELS).values())]
         foreign = features(tokens, vectors, weighed, np.zeros((2, F)))
         for i, projection in enumerate((parts["f2"], parts["f3"])):
-            aligned[:, i] += foreign[:, i] @ projection[k * F : (k + 1) * F]
+            block = projection / len(adaptives) if mean else projection[k * F : (k + 1) * F]
+            aligned[:, i] += foreign[:, i] @ block
     joined = np.concatenate([own.reshape(len(tokens), -1), aligned.reshape(len(tokens), -1)], axis=1)
     hidden = np.maximum(joined @ parts["augment"] + parts["augment_bias"], 0)
     return hidden @ parts["head"] + parts["head_bias"]
@@ -91,17 +93,28 @@ def _prepared(network, adaptives, context):
     return network.prepare(tf.constant(adaptives), context, _examples())
 
 
-@pytest.mark.parametrize("entries", [0, 1, 3])
-def test_aligned_logits_are_equations_1_to_3(context, entries):
-    network = AlignedTextCNN(CONFIG, PLACES)
+@pytest.mark.parametrize("projection", ["each", "mean"])
+@pytest.mark.parametrize("entries", [0, 1, 2, 3])
+def test_aligned_logits_are_equations_1_to_3(context, entries, projection):
+    network = AlignedTextCNN(dataclasses.replace(CONFIG, foreign_projection=projection), PLACES)
     kernels, local = _random(network.kernels.size), _random(network.local.size, seed=2)
     attention, adaptives = _random(PLACES, 2, seed=3), _random(entries, network.kernels.size, seed=4)
     assert attention.min() < 0 < attention.max()
     prepared = _prepared(network, adaptives, context)
     assert list(prepared) == list(network.prepared_type)
     found = network.logits(kernels, local, tf.constant(attention), context, prepared, None)
-    expected = aligned_logits(kernels, local, attention, adaptives, TOKENS, context["vectors"].numpy())
+    expected = aligned_logits(
+        kernels, local, attention, adaptives, TOKENS, context["vectors"].numpy(), projection == "mean"
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_with_one_place_the_mean_is_the_sum(context):
+    adaptives, attention = _random(1, 75, seed=4), tf.constant(_random(1, 2, seed=3))
+    networks = [AlignedTextCNN(dataclasses.replace(CONFIG, foreign_projection=p), 1) for p in ("each", "mean")]
+    kernels, local = _random(networks[0].kernels.size), _random(networks[0].local.size, seed=2)
+    found = [n.logits(kernels, local, attention, context, _prepared(n, adaptives, context), None) for n in networks]
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("kind", [TextCNN, AlignedTextCNN])
@@ -140,8 +153,9 @@ def test_plain_logits(context):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_foreign_adaptives_change_the_prediction_and_all_parts_get_a_gradient(context):
-    network = AlignedTextCNN(CONFIG, PLACES)
+@pytest.mark.parametrize("projection", ["each", "mean"])
+def test_foreign_adaptives_change_the_prediction_and_all_parts_get_a_gradient(context, projection):
+    network = AlignedTextCNN(dataclasses.replace(CONFIG, foreign_projection=projection), PLACES)
     kernels, local = tf.constant(_random(network.kernels.size)), tf.constant(_random(network.local.size))
     attention = tf.constant(_random(PLACES, 2, seed=3))
     logits = []

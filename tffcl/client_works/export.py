@@ -102,6 +102,7 @@ class _Builder:
 
     def __init__(self, network: TextCNN | AlignedTextCNN, vectors: np.ndarray):
         self._sizes, self._layout = network.config.kernel_sizes, network.kernels
+        self._of_mean = network.config.foreign_projection == "mean"
         self._weights: list[tuple[tf.keras.layers.Layer, list[np.ndarray]]] = []
         self._tokens = tf.keras.Input([None], dtype=tf.int32, name="tokens")
         embedding = tf.keras.layers.Embedding(*vectors.shape, trainable=False, name="word_vectors")
@@ -133,14 +134,17 @@ class _Builder:
         return tf.keras.layers.Concatenate()(pooled) if len(pooled) > 1 else pooled[0]
 
     def aligned(self, attention: np.ndarray, foreign: np.ndarray, local: Mapping[str, np.ndarray]) -> tf.Tensor:
-        """W_f over the features of all foreign adaptives (FedSeIT eq. 2 and 3)."""
+        """W_f over the features of all foreign adaptives, or their mean (FedSeIT eq. 2 and 3)."""
         parts = [self._layout.split(tf.constant(row)) for row in foreign]
         aligned = []
         for index, ((name, _), size) in enumerate(zip(self._layout.parts, self._sizes)):
             # Entry by entry side by side, as W_f has them: one layer serves them all.
             wide = np.concatenate([attention[k, index] * part[name].numpy() for k, part in enumerate(parts)], -1)
             pooled = self._pooled(wide, None, f"foreign_{size}")
-            projection = local[f"foreign_projection_{size}"][: wide.shape[-1]]
+            projection = local[f"foreign_projection_{size}"]
+            if self._of_mean:
+                projection = np.tile(projection / len(foreign), [len(foreign), 1])
+            projection = projection[: wide.shape[-1]]
             aligned.append(self.dense(pooled, projection, None, None, f"align_{size}"))
         return tf.keras.layers.Concatenate()(aligned) if len(aligned) > 1 else aligned[0]
 

@@ -191,23 +191,29 @@ def aligned(
 ) -> tf.Tensor:
     """z_f = W_f {z_1 + ... + z_K} with z_k = relu(conv(x, alpha_k A_k)), max-pooled (FedSeIT eq. 2 and 3).
 
+    + is concatenation, and W_f has a block for each z_k. With a single block, no part of the paper, that aligns their
+    mean: z_f = W_f (z_1 + ... + z_k) / k. There W_f has 1/K of the weights, and a step 1/K of the products.
+
     The gradient with respect to an alpha_k of exactly 0 is that of its positive side, so that attention which has
     reached 0 can leave it. `responses` get no gradient: they are frozen.
 
     Args:
       attention: alpha, float32 `[K, kernels]`.
       responses: of `foreign_responses`, float32 `[N, k, 2, kernels * F]`, k <= K; places beyond k count as zero.
-      projections: W_f of each kernel size, float32 `[kernels, K, F, F]`.
+      projections: W_f of each kernel size, float32 `[kernels, K, F, F]`, or `[kernels, 1, F, F]`.
       rows: documents among the N, int32 `[n]`; all without it.
 
     Returns:
       float32 `[n, kernels * F]`.
     """
-    kernels, _, filters, _ = projections.shape
+    kernels, blocks, filters, _ = projections.shape
     alpha = tf.transpose(attention[: tf.shape(responses)[1]])
     chosen = chosen_responses(alpha, responses, rows)
-    # Not tf.abs, whose gradient at 0 is 0.
-    total = _weighed_product(tf.where(alpha >= 0, alpha, -alpha), chosen, projections)
+    strength = tf.where(alpha >= 0, alpha, -alpha)  # not tf.abs, whose gradient at 0 is 0
+    if blocks == 1 and attention.shape[0] != 1:
+        total = tf.matmul(_mean(strength, chosen), projections[:, 0])
+    else:
+        total = _weighed_product(strength, chosen, projections)
     return tf.reshape(tf.transpose(total, [1, 0, 2]), tf.stack([tf.shape(chosen)[2], kernels * filters]))
 
 
@@ -230,6 +236,14 @@ def chosen_responses(alpha: tf.Tensor, responses: tf.Tensor, rows: tf.Tensor | N
     block = (rows * entries + tf.range(entries)[:, tf.newaxis]) * 2 + side
     block = block * kernels + tf.range(kernels)[:, tf.newaxis, tf.newaxis]
     return tf.gather(tf.reshape(responses, [-1, responses.shape[3] // kernels]), block)
+
+
+def _mean(strength: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
+    """sum_k strength_k chosen_k / k, float32 `[kernels, n, F]`; 0 for k = 0. Shapes as in `_weighed_product`."""
+    kernels, entries, documents, filters = tf.unstack(tf.shape(chosen))
+    weights = strength / tf.cast(tf.maximum(entries, 1), tf.float32)
+    total = tf.matmul(weights[:, tf.newaxis], tf.reshape(chosen, [kernels, entries, documents * filters]))
+    return tf.reshape(total, tf.stack([strength.shape[0], documents, chosen.shape[3]]))
 
 
 @tf.custom_gradient

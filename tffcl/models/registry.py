@@ -30,6 +30,7 @@ class TextCNNConfig(Options):
       base_scale: a small one leaves room to the adaptives, which start at a share of it and keep tasks apart: worth 4
         to 6 points of TTA on TREC6 at the paper's settings.
       attention_scale: the first attention is uniform in [1 - s, 1 + s] (FedSeIT) or [-s, s] (FedWeIT).
+      foreign_projection: W_f of FedSeIT; docs/results.md has what "mean" saves and costs.
 
     Raises:
       InputError: a size out of its range, or a kernel size that comes twice.
@@ -46,6 +47,11 @@ class TextCNNConfig(Options):
     attention_scale: float = option(
         0.1, "Width of the first attention over foreign adaptives.", advanced=True, sparse=True
     )
+    foreign_projection: str = option(
+        "each", "FedSeIT's W_f: a block for each foreign adaptive, as published, or one for their mean.",
+        choices=("each", "mean"), advanced=True, sparse=True,
+        mark=lambda network: "+mean" if network.foreign_projection == "mean" else "",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -104,12 +104,13 @@ class AlignedTextCNN(_TextNetwork):
     def __init__(self, config: TextCNNConfig, num_foreign: int):
         super().__init__(config, num_foreign)
         sizes, filters, features = config.kernel_sizes, config.num_filters, self.num_features
-        projections = tuple((f"foreign_projection_{k}", (num_foreign * filters, filters)) for k in sizes)
+        blocks = min(num_foreign, 1) if config.foreign_projection == "mean" else num_foreign
+        projections = tuple((f"foreign_projection_{k}", (blocks * filters, filters)) for k in sizes)
         augment = (("augment_projection", (2 * features, features)), ("augment_bias", (features,)))
         self.local = VectorLayout(self._biases + projections + augment + self._head)
         self.shareable = tuple(name for name, _ in self.local.parts if not name.startswith("bias_"))
-        # The same vector with W_f as one tensor of K squares for each kernel size.
-        joint = (("foreign_projection", (len(sizes), num_foreign, filters, filters)),)
+        # The same vector with W_f as one tensor of K squares, or one, for each kernel size.
+        joint = (("foreign_projection", (len(sizes), blocks, filters, filters)),)
         self._parts = VectorLayout(self._biases + joint + augment + self._head)
         responses = tff.TensorType(np.float32, [None, None, 2, features])
         self.prepared_type = OrderedDict(**self.example_type, foreign=responses)

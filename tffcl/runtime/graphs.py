@@ -189,10 +189,8 @@ def _prefix_functions(graph_def: tf.compat.v1.GraphDef, prefix: str) -> None:
     for nodes in (graph_def.node, *(function.node_def for function in library.function)):
         for node in nodes:
             node.op = names.get(node.op, node.op)
-            for value in node.attr.values():
-                called = [value.func] if value.HasField("func") else value.list.func if value.HasField("list") else ()
-                for function in called:
-                    function.name = names.get(function.name, function.name)
+            for called in _called_by(node):
+                called.name = names.get(called.name, called.name)
 
 
 def _free_variables(nodes: Mapping[str, Any]) -> dict[str, tuple[tf.DType, tf.TensorShape]]:
@@ -241,8 +239,9 @@ def _import(
     """
     targets = [operation] if operation else list(outputs)
     part = _needed(graph_def, nodes, targets, set(map(_node_name, feeds)))
+    functions = {function.signature.name for function in part.library.function}
     for held in ([node for node in part.node if node.name not in makers], *(f.node_def for f in part.library.function)):
-        _refuse_shared(held)
+        _refuse_shared(held, functions)
     present = {node.name for node in part.node}
 
     def body(*tensors: tf.Tensor) -> Any:
@@ -280,18 +279,57 @@ def _needed(
             nodes[name].ClearField("input")
             nodes[name].input.extend(kept)
             waiting += map(_node_name, kept)
+    needed = [node for name, node in nodes.items() if name in reached]
     return tf.compat.v1.GraphDef(
-        node=[node for name, node in nodes.items() if name in reached],
-        library=graph_def.library,
-        versions=graph_def.versions,
+        node=needed, library=_called_functions(graph_def.library, needed), versions=graph_def.versions
     )
 
 
-def _refuse_shared(nodes: Iterable[Any]) -> None:
+def _called_functions(library: Any, nodes: Iterable[Any]) -> Any:
+    """The part of a library that some nodes call, functions that others call included."""
+    functions = {function.signature.name: function for function in library.function}
+    gradients = {each.function_name: each for each in library.gradient}
+    reached: dict[str, Any] = {}
+    waiting = [name for node in nodes for name in _calls(node)]
+    while waiting:
+        name = waiting.pop()
+        if name in functions and name not in reached:
+            reached[name] = functions[name]
+            waiting += [called for node in functions[name].node_def for called in _calls(node)]
+            waiting += [gradients[name].gradient_func] if name in gradients else []
+    return type(library)(
+        function=[each for name, each in functions.items() if name in reached],
+        gradient=[each for name, each in gradients.items() if name in reached],
+    )
+
+
+def _calls(node: Any) -> Iterator[str]:
+    """What may be names of functions that a node calls."""
+    yield node.op
+    for called in _called_by(node):
+        yield called.name
+
+
+def _called_by(node: Any) -> Iterator[Any]:
+    """The attributes of a node that name functions."""
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func
+        elif value.HasField("list"):
+            yield from value.list.func
+
+
+@functools.cache
+def _can_be_shared(operation: str) -> bool:
+    """Whether an operation, none of the functions of a graph, makes something that others can find by a name."""
+    definition = op_def_registry.get(operation)
+    return definition is not None and any(each.name == "shared_name" for each in definition.attr)
+
+
+def _refuse_shared(nodes: Iterable[Any], functions: AbstractSet[str]) -> None:
     """Whatever can be shared by name, such as an iterator or a reader, outlives the call that has made it."""
     for node in nodes:
-        definition = op_def_registry.get(node.op)  # None for a function
-        if definition is not None and any(each.name == "shared_name" for each in definition.attr):
+        if node.op not in functions and _can_be_shared(node.op):
             raise errors.RunError(
                 f"the in-process runtime cannot run {node.op} ({node.name}): its contents would stay from call to "
                 "call; runtime.local() runs it"

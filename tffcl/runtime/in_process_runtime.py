@@ -28,7 +28,7 @@ from tensorflow_federated.python.core.impl.types import type_conversions
 from tffcl import errors
 from tffcl.runtime import values
 from tffcl.runtime.graphs import GraphFunction
-from tffcl.runtime.runtime import Runtime, compile_to_native, operation_error
+from tffcl.runtime.runtime import Runtime, compile_to_native, native_block, operation_error
 from tffcl.runtime.values import Clients, Everyone
 
 # From what the intrinsics of a call share (here a `Scope`), and the values of references, to a value.
@@ -285,7 +285,7 @@ def _plan(computation: Any) -> Plan:
     """Equal computations are compiled and imported once in a process, whichever runtimes come and go."""
     if not tf.config.list_physical_devices("GPU"):  # no GPU knows of data sets, which the optimiser keeps from it
         with contextlib.suppress(errors.RunError):  # a table in a function: the optimiser takes it out
-            return _planner.plan(compile_to_native(computation, optimized=False).to_building_block())
+            return _planner.plan(native_block(computation))
     return _planner.plan(compile_to_native(computation).to_building_block())
 
 

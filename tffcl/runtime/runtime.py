@@ -10,7 +10,10 @@ from typing import Any, TypeVar
 
 import grpc
 import tensorflow_federated as tff
-from tensorflow_federated.python.core.environments.tensorflow_backend import tensorflow_tree_transformations
+from tensorflow_federated.python.core.environments.tensorflow_backend import (
+    compiled_computation_transformations,
+    tensorflow_tree_transformations,
+)
 
 from tffcl import errors
 
@@ -72,31 +75,39 @@ class Runtime(abc.ABC):
             self.close()
 
 
-def compile_to_native(computation: Any, optimized: bool = True) -> Any:
-    """Compiles a `tff.framework.ConcreteComputation` for TFF's native runtime.
-
-    `optimized` has TFF optimise the graphs, as its workers need it; TensorFlow does it again where it calls functions.
+def compile_to_native(computation: Any) -> Any:
+    """Compiles a `tff.framework.ConcreteComputation` for TFF's native runtime, its graphs optimised by TFF.
 
     Neither that nor this library has a protocol for secure aggregation. Secure sums and secure selections run as the
     plain computations that TFF's test backend has for them: the same results, quantisation and checks of the bounds
     included, and nothing is hidden from the server. Each computation that has one logs a warning.
     """
-    if _SECURE in tff.framework.serialize_computation(computation).SerializeToString():
-        logger.warning("secure aggregation is simulated: the server here sees every summand; only the sum is the same")
-        computation = tff.backends.test.replace_secure_intrinsics_with_bodies(computation)
-    return _compiled(computation, optimized)
+    return _compiled(_without_secrets(computation))
+
+
+def native_block(computation: Any) -> Any:
+    """As `compile_to_native`, a `tff.framework.ComputationBuildingBlock` whose graphs nobody has optimised yet.
+
+    For this process, where TensorFlow optimises what it calls. No step goes through protocol buffers, whose types TFF
+    reads anew each time: a third of the time in which the computations of a process are compiled.
+    """
+    block = _without_secrets(computation).to_building_block()
+    block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(block)
+    block = tff.framework.to_call_dominant(block)
+    return compiled_computation_transformations.transform_tf_call_ops_to_disable_grappler(block)[0]
+
+
+def _without_secrets(computation: Any) -> Any:
+    if _SECURE not in tff.framework.serialize_computation(computation).SerializeToString():
+        return computation
+    logger.warning("secure aggregation is simulated: the server here sees every summand; only the sum is the same")
+    return tff.backends.test.replace_secure_intrinsics_with_bodies(computation)
 
 
 @functools.lru_cache(maxsize=_MAX_COMPILED)
-def _compiled(computation: Any, optimized: bool) -> Any:
+def _compiled(computation: Any) -> Any:
     """Equal computations are compiled once in a process, whichever runtimes come and go."""
-    if optimized:
-        return tff.backends.native.desugar_and_transform_to_native(computation)
-    block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(computation.to_building_block())
-    desugared = tff.framework.ConcreteComputation(
-        computation_proto=block.proto, context_stack=tff.framework.get_context_stack()
-    )
-    return tff.backends.native.transform_to_native_form(desugared)
+    return tff.backends.native.desugar_and_transform_to_native(computation)
 
 
 class FailedOperation(errors.OperationError, grpc.RpcError):
