@@ -106,9 +106,11 @@ def federated_round(process: ContinualProcess, clients: Sequence[Client]) -> Cal
     return call
 
 
-def work_of(dimension: int, foreign: int, epochs: int, form: str = "closed_form") -> DecomposedWork:
+def work_of(
+    dimension: int, foreign: int, epochs: int, form: str = "closed_form", projection: str = "each"
+) -> DecomposedWork:
     """FedSeIT's client work with the paper's sizes."""
-    network = AlignedTextCNN(TextCNNConfig(dimension), max(foreign, 1))
+    network = AlignedTextCNN(TextCNNConfig(dimension, foreign_projection=projection), max(foreign, 1))
     training = LocalTraining(num_epochs=epochs, patience=0)
     return DecomposedWork(network, training, Decomposition(retention_form=form))
 

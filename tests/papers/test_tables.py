@@ -18,6 +18,7 @@ SCHEDULE = ("--num-rounds", "3", "--num-epochs", "10")
 TABLES = {
     "fedseit": fedseit.table(),
     "fedseit-mixed": mixed.table(),
+    "fedseit-projection": mixed.projections(),
     **{f"confedmade-{name}": confedmade.table(name) for name in CONFEDMADE_TABLES},
     **{f"fil-ver-{name}": fil_ver.table(name) for name in FIL_VER_TABLES if name != "leak"},
 }
