@@ -65,6 +65,9 @@ class GraphFunction:
         import_part = functools.partial(_import, graph_def, nodes, [*inputs, *makers])
         self._initialize = import_part([], proto.initialize_op) if proto.initialize_op else None
         self._run = import_part(list(_flat(self._result)))
+        parts = [self._run, *filter(None, [self._initialize])]
+        everything = range(len(inputs)) if self._tables_and_queues else ()
+        self._read = {*everything, *(place for part in parts for place in part.reads)}
         self._first_call = threading.Lock()
         self._called = False
 
@@ -80,7 +83,9 @@ class GraphFunction:
                 self._called = True
 
     def _call(self, argument: Values) -> Values:
-        tensors = [tf.convert_to_tensor(each) for each in _flat(argument)] if self._parameter != () else []
+        # What the graph does not read is no tensor yet, and need not become one.
+        given = enumerate(_flat(argument)) if self._parameter != () else ()
+        tensors = [tf.convert_to_tensor(each) if place in self._read else None for place, each in given]
         tensors += [tf.constant("") for _ in self._session_token]
         handles = [
             tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=_ANONYMOUS)
@@ -100,6 +105,16 @@ class GraphFunction:
         tensor = next(outputs)
         # The functions that a data set calls live as long as the graph that has made it.
         return values.Sequence(tensor, owner=self) if isinstance(names, _SequenceName) else tensor
+
+
+class _Part:
+    """A concrete function of those of a graph's inputs that it reads, whose places among all are `reads`."""
+
+    def __init__(self, function: Callable[..., Any], reads: Sequence[int]) -> None:
+        self._function, self.reads = function, reads
+
+    def __call__(self, *inputs: tf.Tensor) -> Any:
+        return self._function(*[inputs[place] for place in self.reads])
 
 
 class _TablesAndQueues:
@@ -232,8 +247,8 @@ def _import(
     outputs: Sequence[str],
     operation: str = "",
     makers: AbstractSet[str] = frozenset(),
-) -> Callable[..., Any]:
-    """A concrete function from some tensors of a graph to others, or one that runs an operation.
+) -> _Part:
+    """The part of a graph from some tensors to others, or one that runs an operation.
 
     `nodes` are the graph's, some of them changed. The contents of `makers`, nodes by name, do not outlive the call.
     """
@@ -243,9 +258,10 @@ def _import(
     for held in ([node for node in part.node if node.name not in makers], *(f.node_def for f in part.library.function)):
         _refuse_shared(held, functions)
     present = {node.name for node in part.node}
+    reads = [place for place, name in enumerate(feeds) if _node_name(name) in present]
 
     def body(*tensors: tf.Tensor) -> Any:
-        fed = {name: tensor for name, tensor in zip(feeds, tensors) if _node_name(name) in present}
+        fed = {feeds[place]: tensor for place, tensor in zip(reads, tensors)}
         imported = tf.graph_util.import_graph_def(part, fed, targets, name="")
         if not operation:
             return imported
@@ -257,7 +273,8 @@ def _import(
         return tf.TensorSpec(shape, tf.dtypes.as_dtype(placeholder.attr["dtype"].type))
 
     try:
-        return tf.compat.v1.wrap_function(body, [spec(nodes[_node_name(name)]) for name in feeds])
+        specs = [spec(nodes[_node_name(feeds[place])]) for place in reads]
+        return _Part(tf.compat.v1.wrap_function(body, specs), reads)
     except ValueError as error:
         raise errors.RunError(f"cannot import a compiled graph into this process: {error}") from error
 

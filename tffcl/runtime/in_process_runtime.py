@@ -16,9 +16,10 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import cancellation
@@ -46,7 +47,7 @@ class ClientThreads:
         self.device, self.at_once = device, at_once
         self._pool = concurrent.futures.ThreadPoolExecutor(at_once, "tffcl-client")
 
-    def run_each(self, function: Callable[[Any], Any], members: list) -> list:
+    def run_each(self, function: Callable[[Any], Any], members: Sequence[Any]) -> list:
         """The function's results, in the order of the clients' values.
 
         The first error, Ctrl-C included, stops the operations that still run and is raised. Therefore a single
@@ -76,6 +77,43 @@ class ClientThreads:
     def close(self) -> None:
         """Ends the threads."""
         self._pool.shutdown()
+
+
+class Later(Clients):
+    """Values that clients compute when the first of them is asked for, each once.
+
+    A chain of such values is one task for a client's thread: no client waits for others between its steps.
+
+    Args:
+      threads: in which clients compute.
+      compute: index of a client -> its value.
+      count: of clients.
+      source: what `compute` takes.
+      computes: False if `compute` only rearranges its source.
+    """
+
+    def __init__(
+        self, threads: ClientThreads, compute: Callable[[int], Any], count: int, source: Any = (), computes: bool = True
+    ) -> None:
+        self._threads, self._compute, self._source, self._computes = threads, compute, source, computes
+        self._found: list = [None] * count
+
+    @property
+    def ready(self) -> bool:  # type: ignore[override]
+        """Whether the values are there, but for rearranging what is there."""
+        return all(self._found) or not (self._computes and self._found) and values.is_ready(self._source)
+
+    @property
+    def members(self) -> list:  # type: ignore[override]
+        """The values, in the order of the clients."""
+        every = range(len(self._found))
+        return [self.member(index) for index in every] if self.ready else self._threads.run_each(self.member, every)
+
+    def member(self, index: int) -> Any:
+        """A client's value; what it comes from is computed in the same thread."""
+        if self._found[index] is None:
+            self._found[index] = (self._compute(index),)
+        return self._found[index][0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,21 +241,22 @@ def _aggregate(scope: Scope, argument: tuple) -> Any:
 
 
 def _eval_at_clients(scope: Scope, function: Function) -> Clients:
-    return Clients(scope.threads.run_each(lambda _: function.call(), [None] * scope.num_clients))
+    return Later(scope.threads, lambda _: function.call(), scope.num_clients)
 
 
 def _map(scope: Scope, argument: tuple) -> Clients:
     function, placed = argument
-    members = scope.members(placed)
-    if not function.computes:
-        return Clients([function.call(member) for member in members])
-    return Clients(scope.threads.run_each(function.call, members))
+
+    def compute(index: int) -> Any:
+        return function.call(values.of_client(placed, index))
+
+    return Later(scope.threads, compute, scope.num_clients, placed, function.computes)
 
 
 def _select(scope: Scope, argument: tuple) -> Clients:
     """Every key is looked up once, however many clients ask for it."""
     keys, _, server_value, function = argument
-    wanted = [member.numpy().tolist() for member in scope.members(keys)]
+    wanted = [np.asarray(member).tolist() for member in scope.members(keys)]
     distinct = sorted({key for own in wanted for key in own})
     selected = {key: function.call((server_value, tf.constant(key, tf.int32))) for key in distinct}
     element = function.type_signature.result
@@ -241,7 +280,7 @@ def _sequence_reduce(scope: Scope, argument: tuple) -> Any:
 def _zip_at_clients(scope: Scope, argument: Any) -> Any:
     if values.is_all_equal(argument):
         return Everyone(values.of_client(argument, 0))
-    return Clients([values.of_client(argument, index) for index in range(scope.num_clients)])
+    return Later(scope.threads, lambda index: values.of_client(argument, index), scope.num_clients, argument, False)
 
 
 # Those that no client computes: values at the server are plain values, and a structure of them is one too.
@@ -278,6 +317,7 @@ _THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"  # TensorFlow's own
 
 _planner = Planner()
 _planner_lock = threading.Lock()
+_known_plans: dict[int, tuple[weakref.ref, Plan]] = {}  # by the identity of computations that live
 
 
 @functools.lru_cache(maxsize=_MAX_KEPT_PLANS)
@@ -287,6 +327,16 @@ def _plan(computation: Any) -> Plan:
         with contextlib.suppress(errors.RunError):  # a table in a function: the optimiser takes it out
             return _planner.plan(native_block(computation))
     return _planner.plan(compile_to_native(computation).to_building_block())
+
+
+def _plan_of(computation: Any) -> Plan:
+    """As `_plan`, without a look through all bytes of a computation that has been called before."""
+    reference, plan = _known_plans.get(id(computation), (None, None))
+    if plan is None or reference is None or reference() is not computation:
+        with _planner_lock:
+            plan, key = _plan(computation), id(computation)
+        _known_plans[key] = weakref.ref(computation, lambda _: _known_plans.pop(key, None)), plan
+    return plan
 
 
 class InProcessRuntime(Runtime, tff.framework.SyncContext):
@@ -350,8 +400,7 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
                 raise operation_error("a TensorFlow operation failed", str(error.message)) from None
 
     def _invoke(self, comp: Any, arg: Any) -> Any:
-        with _planner_lock:
-            plan = _plan(comp)
+        plan = _plan_of(comp)
         type_spec, ingestion = comp.type_signature, values.Ingestion()
         argument = () if type_spec.parameter is None else (ingestion.take(arg, type_spec.parameter),)
         num_clients = self.default_num_clients if ingestion.num_clients is None else ingestion.num_clients

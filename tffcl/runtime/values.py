@@ -1,9 +1,9 @@
 """Values as the in-process runtime holds them: their way in, checked against their types, and their way out.
 
 A tensor is an eager tensor, a structure a tuple (the names stand in its type), a TFF sequence a `Sequence`, a value at
-the clients a `Clients` or, where all have the same, an `Everyone`; a value at the server is just the value. Large
-arrays of a client stay arrays until a graph takes them: so the copies of all clients neither exist at the same time,
-nor are they made one after another before the first client starts.
+the clients a `Clients` or, where all have the same, an `Everyone`; a value at the server is just the value. Arrays
+of a client stay arrays until a graph takes them: so the copies of all clients neither exist at the same time, nor are
+they made one after another before the first client starts, and what no graph reads is not copied.
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ from tffcl import errors
 from tffcl.runtime import wire
 
 
-@dataclasses.dataclass(frozen=True)
 class Clients:
-    """One value for each client."""
+    """One value for each client, in `members`."""
 
-    members: list
+    ready = True
+
+    def __init__(self, members: list) -> None:
+        self.members = members
+
+    def member(self, index: int) -> Any:
+        """A client's own value."""
+        return self.members[index]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +62,12 @@ def of_client(value: Any, index: int) -> Any:
     """A client's own part of a value at the clients."""
     if isinstance(value, tuple):
         return tuple(of_client(part, index) for part in value)
-    return value.member if isinstance(value, Everyone) else value.members[index]
+    return value.member if isinstance(value, Everyone) else value.member(index)
+
+
+def is_ready(value: Any) -> bool:
+    """Whether no client has to compute anything for a value at the clients."""
+    return all(map(is_ready, value)) if isinstance(value, tuple) else not isinstance(value, Clients) or value.ready
 
 
 # -- in --------------------------------------------------------------------------------------------------------
@@ -78,7 +89,7 @@ class Ingestion:
         if isinstance(type_spec, tff.SequenceType):
             return sequence_of(value, type_spec.element, where)
         if isinstance(type_spec, tff.TensorType):
-            if self._at_clients and wire.is_large_array(value, type_spec):
+            if self._at_clients and wire.is_exact_array(value, type_spec):
                 return known_tensor(value)
             return as_tensor(value, type_spec, where)
         raise errors.ArgumentError(f"{where}: a value of type {type_spec} cannot be passed to a computation")
@@ -121,7 +132,8 @@ def check_entries(value: Any, type_spec: tff.Type, where: str = "argument") -> N
 def _elements(value: Any, type_spec: tff.StructType, where: str) -> list[tuple[Any, tff.Type, str]]:
     """The elements of a structure, each with its type and its name in errors."""
     try:
-        items = tff.structure.to_elements(tff.structure.from_container(value))
+        found = value.items() if type(value) is OrderedDict else tff.structure.from_container(value)
+        items = list(found) if type(value) is OrderedDict else tff.structure.to_elements(found)
     except TypeError as error:
         raise errors.ArgumentError(
             f"{where}: expected a structure of type {type_spec}, found {type(value).__name__}"

@@ -176,9 +176,13 @@ def _encode(value: Any, type_spec: tff.Type) -> list[_Chunk]:
 
 def is_large_array(value: Any, type_spec: tff.TensorType) -> bool:
     """Whether a value is a large array of exactly the dtype and shape that its type says."""
+    return isinstance(value, np.ndarray) and value.nbytes >= LARGE_BYTES and is_exact_array(value, type_spec)
+
+
+def is_exact_array(value: Any, type_spec: tff.TensorType) -> bool:
+    """Whether a value is an array of numbers of exactly the dtype and shape that its type says."""
     return (
         isinstance(value, np.ndarray)
-        and value.nbytes >= LARGE_BYTES
         and value.dtype == type_spec.dtype
         and value.dtype.isnative
         and value.dtype.kind in "biuf"
