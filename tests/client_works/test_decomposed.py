@@ -321,6 +321,21 @@ def test_every_group_moves_in_one_step(small, system, request):
         np.testing.assert_array_equal(after["foreign"], foreign)
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+def test_a_round_with_kernels_in_pieces_is_that_with_one_vector(small, aligned):
+    rounds = []
+    for whole in (False, True):
+        runner = small.Runner(aligned=aligned)
+        if whole:
+            network = runner.work.network
+            network.__class__ = type("InOne", (type(network),), {"kernel_pieces": (network.kernels.size,)})
+        assert len(runner.work.trained()["base"].pieces) == (1 if whole else len(small.SIZES))
+        foreign = small.adaptives(runner.work, 2)
+        state = runner.begin(runner.start(), foreign=foreign)
+        rounds.append(runner.train(state, runner.data(16, foreign=foreign)))
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), *rounds)
+
+
 @pytest.mark.parametrize("system", ["fedseit", "fedweit"])
 def test_a_foreign_adaptive_changes_the_prediction(small, system, request):
     runner = request.getfixturevalue(system)

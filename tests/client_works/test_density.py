@@ -127,3 +127,22 @@ def test_clients_train_the_same_pattern_at_the_same_step_if_their_masks_are_the_
     one, other = masks((1, 2)), masks((3, 4))
     assert any(np.any(a != b) for a, b in zip(one, one[1:]))
     assert all(np.array_equal(a, b) for a, b in zip(one, other)) != distinct
+
+
+@pytest.mark.parametrize("options", [{}, {"order_agnostic": True, "num_masks": 3}], ids=["one mask", "three masks"])
+@pytest.mark.parametrize("aware", [True, False])
+def test_a_round_with_kernels_in_pieces_is_that_with_one_vector(options, aware):
+    class InOne(MADENetwork):
+        kernel_pieces = property(lambda self: (self.kernels.size,))
+
+    ended = []
+    for kind in (MADENetwork, InOne):
+        work = work_of(kind(MADEConfig(D, (4,), **options), 2), connectivity_aware=aware)
+        pieces = work.trained()["adaptive"].pieces
+        assert len(pieces) == (3 if kind is MADENetwork else 1)
+        rows = np.random.default_rng(3).normal(size=(2, work.knowledge_size)).astype("f")
+        shared, state = begun(work, tf.constant(rows))
+        state = {**state, "attention": tf.constant([[0.5, -0.3, 0.2], [0.1, 0.4, -0.6]])}
+        state, update, *_ = trained(work, shared, state)
+        ended.append((state, update["delta"]))
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), *ended)

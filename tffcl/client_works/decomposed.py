@@ -51,13 +51,21 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.client_works import randomness
-from tffcl.client_works.evaluation import Model, num_examples, of_task
+from tffcl.client_works.evaluation import Model, connected, num_examples, of_task
 from tffcl.client_works.local_training import Phase, Result, Round, StepLoss, Trained, Values, all_finite
 from tffcl.client_works.options import Decomposition, LocalTraining
 from tffcl.client_works.penalties import Measure, Penalties, PenaltySet
 from tffcl.client_works.plain import NetworkWork
 from tffcl.client_works.randomness import Step
-from tffcl.layers.kernels import KernelLayout, absolute_sum, decomposed_kernel, foreign_sum, prune, soft_threshold
+from tffcl.layers.kernels import (
+    KernelLayout,
+    absolute_sum,
+    decomposed_kernel,
+    foreign_sum,
+    foreign_sums,
+    prune,
+    soft_threshold,
+)
 from tffcl.models.network import Network, Tensors, occurring
 
 # The parameters of a task; a row of each is kept of every past task.
@@ -186,7 +194,11 @@ class DecomposedWork(NetworkWork):
     def model(self, values: Values, state: Tensors) -> Model:
         layout = self.network.kernels
         kernels = decomposed_kernel(layout, values["base"], values["mask_logits"], values["adaptive"])
-        if self._adds_foreign:
+        if self._adds_foreign and isinstance(kernels, tuple):
+            rows = state["foreign"]
+            sums = foreign_sums(layout, values["attention"][: tf.shape(rows[0])[0]], rows)
+            kernels = tuple(kernel + own for kernel, own in zip(kernels, sums))
+        elif self._adds_foreign:
             kernels += self._foreign_sum(values["attention"], state["foreign"])
         return Model(self.network, kernels, values["local"], values["attention"], state["plan"])
 
@@ -331,10 +343,13 @@ class DecomposedWork(NetworkWork):
 
     def trained(self) -> Mapping[str, Trained]:
         names = ["base", *CURRENT] + (["past_adaptive"] if self._trains_past else [])
+        pieces = {"local": self.network.local_pieces}
+        if not (self.penalties or self._trains_past):  # which see whole vectors in every step
+            pieces.update(dict.fromkeys(("base", "adaptive"), self.network.kernel_pieces))
         return {
             name: Trained(
                 tuple(self.state_type[name].shape),
-                self.network.local_pieces if name == "local" else (),
+                pieces.get(name, ()),
                 self.training.gate_scale if name in _GATES else 1.0,
             )
             for name in names
@@ -360,11 +375,11 @@ class DecomposedWork(NetworkWork):
         losses, logits = model.losses_and_logits(context, batch, connectivity, step.key)
         objective = task_loss = tf.reduce_mean(losses)
         if options.sparsity:
-            adaptive = values["adaptive"]
-            if self.masks.num_patterns > 1 and connectivity is not None and options.connectivity_aware:
-                # With a single mask, the entries of A outside it are zero from the start and stay so.
-                adaptive *= connectivity
-            l1 = tf.reduce_sum(tf.sigmoid(values["mask_logits"])) + absolute_sum(adaptive)
+            # With a single mask, the entries of A outside it are zero from the start and stay so.
+            several = self.masks.num_patterns > 1 and options.connectivity_aware
+            adaptive = connected(self.network.kernels, values["adaptive"], connectivity if several else None)
+            pieces = adaptive if isinstance(adaptive, tuple) else (adaptive,)
+            l1 = tf.reduce_sum(tf.sigmoid(values["mask_logits"])) + tf.add_n([absolute_sum(each) for each in pieces])
             objective += options.sparsity * l1
         if self._trains_past:
             masks, past = state["past_mask_logits"], values["past_adaptive"]

@@ -6,16 +6,15 @@ import dataclasses
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tffcl.layers.kernels import KernelLayout, Vector
 from tffcl.models.network import CLASSES, Classifier, Network, Tensors, competing, cross_entropy, masks_of
 
 BATCH = 256  # examples at a time: evaluation needs no gradients, and larger batches save little time
-
-Value = Union[tf.Tensor, "tuple[tf.Tensor, ...]"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,15 +23,15 @@ class Model:
 
     Attributes:
       network: whose parameters these are.
-      kernels: float32 `[kernels.size]`, before connectivity.
+      kernels: float32 `[kernels.size]`, before connectivity, or its `kernel_pieces`.
       local: float32 `[local.size]`, or its `local_pieces`.
       attention: float32 `attention_shape`.
       plan: int32 `[plan_size]`.
     """
 
     network: Network
-    kernels: tf.Tensor
-    local: Value
+    kernels: Vector
+    local: Vector
     attention: tf.Tensor
     plan: tf.Tensor
 
@@ -40,7 +39,7 @@ class Model:
         self, context: Tensors, batch: Tensors, connectivity: tf.Tensor | None, key: tf.Tensor | None = None
     ) -> tf.Tensor:
         """`Network.losses` of a batch under M, float32 `[kernels.size]`; None masks nothing."""
-        kernels = connected(self.kernels, connectivity)
+        kernels = connected(self.network.kernels, self.kernels, connectivity)
         return self.network.losses(kernels, self.local, self.attention, context, batch, key)
 
     def losses_and_logits(
@@ -50,7 +49,7 @@ class Model:
         network: Any = self.network
         if not isinstance(network, Classifier) or type(network).losses is not Classifier.losses:
             return self.losses(context, batch, connectivity, key), None
-        kernels = connected(self.kernels, connectivity)
+        kernels = connected(self.network.kernels, self.kernels, connectivity)
         logits = network.logits(kernels, self.local, self.attention, context, batch, key)
         return cross_entropy(logits, context, batch), logits
 
@@ -112,9 +111,13 @@ class Model:
         return tf.reduce_mean(scores["losses"]) if "losses" in scores else scores["loss"] / scores["count"]
 
 
-def connected(kernels: tf.Tensor, connectivity: tf.Tensor | None) -> tf.Tensor:
+def connected(layout: KernelLayout, kernels: Vector, connectivity: tf.Tensor | None) -> Vector:
     """The kernels under a mask (ConFedMADE eq. 5), float32 `[kernels.size]`; None masks nothing."""
-    return kernels if connectivity is None else kernels * connectivity
+    if connectivity is None:
+        return kernels
+    if isinstance(kernels, tuple):
+        return tuple(kernel * mask for kernel, mask in zip(kernels, layout.by_kernel(connectivity)))
+    return kernels * connectivity
 
 
 def classified(logits_fn: Callable[[Tensors], tf.Tensor], examples: Tensors) -> OrderedDict:

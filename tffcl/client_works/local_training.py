@@ -19,12 +19,12 @@ import tensorflow as tf
 
 from tffcl import errors
 from tffcl.client_works import randomness
-from tffcl.client_works.evaluation import Value, num_examples
+from tffcl.client_works.evaluation import num_examples
 from tffcl.client_works.optimizers import as_local_optimizer, decay_weights, empty_variable
 from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.penalties import PenaltySet, StepView
 from tffcl.client_works.randomness import Step
-from tffcl.layers.kernels import VectorLayout
+from tffcl.layers.kernels import Vector, VectorLayout
 from tffcl.models.network import Tensors
 from tffcl.templates import ClientWork
 
@@ -82,7 +82,7 @@ class Variables:
             for variable, part in zip(pieces, parts):
                 variable.assign(part)
 
-    def read(self) -> dict[str, Value]:
+    def read(self) -> dict[str, Vector]:
         """The values as networks take them: a tuple where a vector is held in pieces."""
         return {
             name: tuple(each.read_value() for each in pieces) if len(pieces) > 1 else pieces[0].read_value()
@@ -111,7 +111,7 @@ class Variables:
         return sorted(by_scale.items(), key=lambda item: item[0] != 1.0)
 
 
-Values = Mapping[str, Value]  # of the variables
+Values = Mapping[str, Vector]  # of the variables
 
 
 class StepLoss(NamedTuple):
@@ -430,7 +430,7 @@ class LocalWork(ClientWork):
                 objective, loss, batch, scores = StepLoss(*self.step_loss(values, rows, step, here))
                 if penalty is not None:
 
-                    def logits(**other: Value) -> tf.Tensor:
+                    def logits(**other: Vector) -> tf.Tensor:
                         known = None if other else scores
                         return self.logits({**values, **other}, batch, here) if known is None else known
 

@@ -373,6 +373,9 @@ class PenaltySet:
         self.teachers = tuple(dict.fromkeys(p.teacher for p in self._penalties if p.teacher))
         self.shared_size = size * sum(penalty.shared_vectors for penalty in self._penalties)
 
+    def __bool__(self) -> bool:
+        return bool(self._penalties)
+
     def without_server(self, work: str) -> PenaltySet:
         """The same, for a work whose server keeps nothing for penalties; InputError for a penalty that needs it to."""
         for penalty in self._penalties:
@@ -458,7 +461,7 @@ def diagonal_fisher(model: Model, data: Mapping[str, Tensors], key: tf.Tensor, m
 
     def under(pattern: tf.Tensor | int, rows: tf.Tensor) -> tf.Tensor:
         mask = masks.connectivity(model.plan, pattern)
-        weights = connected(model.kernels, mask)
+        weights = connected(model.network.kernels, model.kernels, mask)
         batch = {name: tf.gather(values, rows) for name, values in examples.items()}
         squares = masks.squared_gradients(weights, model.local, context, batch)
         if squares is None:
@@ -467,7 +470,7 @@ def diagonal_fisher(model: Model, data: Mapping[str, Tensors], key: tf.Tensor, m
                 return network.losses(weights, model.local, model.attention, context, batch, None)
 
             squares = _sum_of_squares(losses, weights, examples, rows)
-        return connected(squares, mask)  # d/d kernels = M d/d weights, and M^2 = M
+        return connected(model.network.kernels, squares, mask)  # d/d kernels = M d/d weights, and M^2 = M
 
     if masks.num_patterns == 1:
         total = under(0, drawn)

@@ -11,10 +11,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Union
 
 import tensorflow as tf
 
 from tffcl import errors
+
+Vector = Union[tf.Tensor, "tuple[tf.Tensor, ...]"]  # one, or the pieces that make it end to end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +63,7 @@ class VectorLayout:
         """1 for the entries of parts with two axes or more, which weight decay acts on, 0 for biases: `[size]`."""
         return self.join({name: tf.fill(shape, float(len(shape) > 1)) for name, shape in self.parts})
 
-    def split(self, flat: tf.Tensor | tuple[tf.Tensor, ...]) -> dict[str, tf.Tensor]:
+    def split(self, flat: Vector) -> dict[str, tf.Tensor]:
         """The named tensors of a `[size]` vector, or of vectors of whole parts that make it end to end."""
         if isinstance(flat, tuple):
             runs = _runs(self.sizes, [vector.shape[0] for vector in flat])
@@ -125,18 +128,29 @@ class KernelLayout(VectorLayout):
 
     def spread(self, per_unit: tf.Tensor) -> tf.Tensor:
         """Repeats `[..., mask_size]` values over the entries of their units: `[..., size]`."""
+        return tf.concat(self.spread_by_kernel(per_unit), axis=-1)
+
+    def spread_by_kernel(self, per_unit: tf.Tensor) -> list[tf.Tensor]:
+        """As `spread`, each kernel by itself: `[..., size of the kernel]`."""
         pieces = tf.split(per_unit, list(self.units), axis=-1)
         lead = [1] * (len(per_unit.shape) - 1)
         rows = [size // units for size, units in zip(self.sizes, self.units)]
-        return tf.concat([tf.tile(p, [*lead, r]) for p, r in zip(pieces, rows)], axis=-1)
+        return [tf.tile(p, [*lead, r]) for p, r in zip(pieces, rows)]
+
+    def by_kernel(self, flat: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """A `[size]` vector cut into its kernels, which share its memory where they are aligned."""
+        return tuple(_cut(flat, self.sizes))
 
     def columns(self, rows: tf.Tensor) -> list[tf.Tensor]:
         """The kernels of each row of `[k, size]` by themselves: `[k, size of the kernel]` each, as copies."""
         return tf.split(rows, list(self.sizes), axis=1)
 
 
-def decomposed_kernel(layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Tensor, adaptive: tf.Tensor) -> tf.Tensor:
+def decomposed_kernel(layout: KernelLayout, base: Vector, mask_logits: tf.Tensor, adaptive: Vector) -> Vector:
     """The kernel theta = B * sigmoid(m) + A (FedSeIT eq. 1).
+
+    As tuples, base and adaptive are in the pieces of `layout.by_kernel`, and so is theta: vectors of a million entries
+    need not be joined, and be cut again, in every step.
 
     Args:
       layout: the kernels that the vectors hold.
@@ -147,6 +161,9 @@ def decomposed_kernel(layout: KernelLayout, base: tf.Tensor, mask_logits: tf.Ten
     Returns:
       theta, float32 `[..., size]`.
     """
+    if isinstance(base, tuple):
+        gates = layout.spread_by_kernel(tf.sigmoid(mask_logits))
+        return tuple(b * gate + a for b, gate, a in zip(base, gates, adaptive))
     return base * layout.spread(tf.sigmoid(mask_logits)) + adaptive
 
 
@@ -162,9 +179,16 @@ def foreign_sum(layout: KernelLayout, attention: tf.Tensor, foreign: tf.Tensor |
     Returns:
       float32 `[size]`.
     """
+    return tf.concat(foreign_sums(layout, attention, foreign), 0)
+
+
+def foreign_sums(
+    layout: KernelLayout, attention: tf.Tensor, foreign: tf.Tensor | Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """As `foreign_sum`, each kernel by itself."""
     pieces = layout.columns(foreign) if isinstance(foreign, tf.Tensor) else foreign
     columns = tf.unstack(attention, axis=1)
-    return tf.concat([tf.linalg.matvec(p, a, transpose_a=True) for p, a in zip(pieces, columns)], 0)
+    return [tf.linalg.matvec(p, a, transpose_a=True) for p, a in zip(pieces, columns)]
 
 
 def prune(values: tf.Tensor, threshold: float) -> tf.Tensor:

@@ -63,6 +63,10 @@ class MADENetwork(MaskedNetwork):
         self.example_type = OrderedDict(x=tff.TensorType(np.uint8, [None, size]))
         self.prepared_type = self.example_type
 
+    @property
+    def kernel_pieces(self) -> tuple[int, ...]:
+        return self.kernels.sizes
+
     def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
         return glorot_uniform(self.kernels, key, self.config.base_scale)
 

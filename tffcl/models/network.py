@@ -55,6 +55,11 @@ class Network(abc.ABC):
         return (self.local.size,)
 
     @property
+    def kernel_pieces(self) -> tuple[int, ...]:
+        """As `local_pieces`, of `kernels`: one, or those of `kernels.by_kernel`."""
+        return (self.kernels.size,)
+
+    @property
     def attention_shape(self) -> tuple[int, int]:
         """One scalar alpha for each foreign entry and kernel: `(K, kernels)`."""
         return (self.num_foreign, len(self.kernels.parts))
@@ -95,7 +100,8 @@ class Network(abc.ABC):
         """What training minimises for each example, in nats: float32 `[N]`.
 
         Args:
-          kernels: float32 `[kernels.size]`, times the connectivity where there is one.
+          kernels: float32 `[kernels.size]`, times the connectivity where there is one, or a tuple of its
+            `kernel_pieces` where there are several.
           local: float32 `[local.size]`, or a tuple of its `local_pieces` where there are several.
           attention: float32 `attention_shape`.
           context: of `context_type`.

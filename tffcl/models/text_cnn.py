@@ -35,6 +35,10 @@ class _TextNetwork(Classifier):
         self.example_type = OrderedDict(documents, label=tff.TensorType(np.int32, [None]))
         self.prepared_type = self.example_type
 
+    @property
+    def kernel_pieces(self) -> tuple[int, ...]:
+        return self.kernels.sizes
+
     def initial_kernels(self, key: tf.Tensor) -> tf.Tensor:
         return glorot_uniform(self.kernels, key, self.config.base_scale)
 
