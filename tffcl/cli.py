@@ -144,9 +144,9 @@ def reproduce_fedseit(
     page: Optional[str], flags: tuple[str, ...], **passed: Any,
 ) -> None:  # fmt: skip
     """Table 2 of the FedSeIT paper, or mixed domains, of which it speaks."""
-    from tffcl.papers import fedseit, mixed, tables
+    from tffcl.papers import fedseit, tables
 
-    others = {"mixed": mixed.table, "projection": mixed.projections}
+    others = {"mixed": fedseit.mixed, "projection": fedseit.projections}
     table = others[number]() if number in others else fedseit.table(names, variants, retentions)
     given = _as_flags({**passed, "passed_embeddings": embeddings}, flags)
     rows = table.chosen(variants) if number in others else table.rows
