@@ -1,7 +1,8 @@
 """The events of a run as `history.jsonl` holds them, a line per round and a line per task, and what a round costs.
 
 A value per client stands under the client's number, as text: JSON has no other keys. null means "no data". Bytes follow
-from what stands in the run's state; times are of this process together with the workers that it started.
+from what stands in the run's state; times are of this process together with the workers that it started. Events are
+read without TensorFlow.
 """
 
 from __future__ import annotations
@@ -18,22 +19,17 @@ import numpy as np
 import psutil
 
 from tffcl import metrics
-from tffcl.program.frames import TIDY as TIDY
-from tffcl.templates import admission, tff_types
-from tffcl.transfers import KnowledgeBase
-from tffcl.transfers.knowledge_base import Summary
+from tffcl.program.frames import NO_NUMBERS
 
 if TYPE_CHECKING:
     from tffcl.program.state import RunState
+    from tffcl.transfers import KnowledgeBase
+    from tffcl.transfers.knowledge_base import Summary
 
 # Why a client is left out, beside what the server refuses.
 NOT_FINITE, LOST = "its training was not finite", "its worker got lost"
 
 Event = dict[str, Any]
-_NO_NUMBERS = (
-    "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "nothing_learned",
-    "selection", "attention",
-)  # fmt: skip
 Bytes = tuple[int, int]  # sparse-coded, dense
 Scores = Mapping[str, Sequence[Sequence[Optional[float]]]]  # by name: for every client its scores
 
@@ -55,6 +51,8 @@ def round_event(
     `client_metrics` are what `next` reported for each participant whose worker did not get lost, `measured` what the
     parts at the server measured; there are no scores in a round without evaluation.
     """
+    from tffcl.templates import admission
+
     event: Event = {"event": "round", "task": task, "round": round_num, "participants": list(participants)}
     reasons = {}
     for client, reported in client_metrics.items():
@@ -81,6 +79,8 @@ def by_path(measured: Any) -> dict[str, Any]:
     >>> by_path({"aggregator": (), "finalizer": {"update": {"rejected": np.int32(0)}}})
     {'finalizer/update/rejected': 0}
     """
+    from tffcl.templates import tff_types
+
     return {place: np.asarray(value).tolist() for place, value in tff_types.leaves(measured)}
 
 
@@ -151,6 +151,8 @@ def bytes_up(
     To these come the bytes of whatever else it says it sent, in the metric `extra_bytes` (embeddings, for example); in
     a task's first round also what every client enrolled in it (the keys of `summaries`) had told of the task before.
     """
+    from tffcl.templates import admission
+
     size = int(np.size(state.server["shared"]))
     sent: dict[int, Bytes] = dict.fromkeys(participants, (0, 0))
     for client, metrics_of_client in reported.items():
@@ -208,7 +210,7 @@ def numbers(event: Event) -> Iterator[tuple[Union[int, str], Union[int, str], st
     [(2, '', 'loss', 0.5), (0, 0, 'accuracy', 0.25)]
     """
     for name, value in event.items():
-        if name in _NO_NUMBERS:
+        if name in NO_NUMBERS:
             continue
         if isinstance(value, list):
             value = dict(enumerate(value))

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from tffcl.program.events import Event
 
 TIDY = ("method", "seed", "client", "task", "round", "metric", "value")
-_ASIDE = (
-    "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "selection", "attention",
-    "nothing_learned", "worker_failures", "seconds", "training_seconds", "server_metrics",
+NO_NUMBERS = (  # entries of an event that are no measurements
+    "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "nothing_learned",
+    "selection", "attention",
 )  # fmt: skip
+_ASIDE = (*NO_NUMBERS, "worker_failures", "seconds", "training_seconds", "server_metrics")
 
 
 def history_of(config: Mapping[str, Any], events: Sequence[Event], scores_are: str) -> pd.DataFrame:

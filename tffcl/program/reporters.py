@@ -20,7 +20,7 @@ import tensorflow_federated as tff
 
 from tffcl import storage
 from tffcl.errors import RunError
-from tffcl.program import board, events, trackers
+from tffcl.program import events, frames, trackers
 from tffcl.program.events import Event
 from tffcl.program.progress import ProgressBar
 
@@ -95,11 +95,10 @@ class MetricsTable:
         del num_tasks
         self._num_rounds = num_rounds
         lines = [row for event in past for row in self._rows(event)]
-        storage.write_whole(self._path, _as_csv([events.TIDY, *lines]))
+        storage.write_whole(self._path, _as_csv([frames.TIDY, *lines]))
 
     def report(self, event: Event) -> None:
-        with _write_errors(self._path), self._path.open("ab") as file:
-            file.write(_as_csv(self._rows(event)))
+        storage.append(self._path, _as_csv(self._rows(event)))
 
     def _rows(self, event: Event) -> list[list[Any]]:
         return [[*self._run, *row] for row in events.tidy_rows(event, self._num_rounds)]
@@ -112,34 +111,6 @@ def _as_csv(rows: Iterable[Sequence[Any]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
-
-
-class Board:
-    """A folder for TensorBoard with the headline of a run as scalars (`tffcl.program.events.Headline`).
-
-    The format of the file is TensorBoard's own; TensorFlow has no part in it. A run that goes on writes it anew.
-    """
-
-    def __init__(self, folder: pathlib.Path):
-        self._folder = folder
-
-    def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
-        storage.make_folder(self._folder, "a folder for TensorBoard")
-        with _write_errors(self._folder):
-            for path in self._folder.glob("events.out.tfevents.*"):
-                path.unlink()
-        self._path = self._folder / board.file_name()
-        self._headline = events.Headline(num_tasks, num_rounds)
-        found = [self._headline.add(event) for event in past]
-        storage.write_whole(self._path, board.header() + b"".join(board.scalars(*each) for each in found))
-
-    def report(self, event: Event) -> None:
-        step, numbers = self._headline.add(event)
-        with _write_errors(self._path), self._path.open("ab") as file:
-            file.write(board.scalars(step, numbers))
-
-    def close(self) -> None:
-        """Every scalar is in the file."""
 
 
 def default_reporters(
@@ -164,7 +135,7 @@ def default_reporters(
     reporters: list[Reporter] = [] if progress == "quiet" else [ProgressBar(verbose=progress == "verbose")]
     if output_dir is not None:
         folder = pathlib.Path(output_dir)
-        reporters += [Board(folder / "tensorboard"), MetricsTable(folder / "metrics.csv", config)]
+        reporters += [trackers.Board(folder / "tensorboard"), MetricsTable(folder / "metrics.csv", config)]
     if track is not None:
         reporters.append(trackers.tracker(track, config, output_dir))
     return reporters
@@ -178,14 +149,14 @@ def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
 
 
 @contextlib.contextmanager
-def _write_errors(what: Any) -> Iterator[None]:
-    """Turns errors of files into one that names what was written."""
+def _write_errors(manager: Any) -> Iterator[None]:
+    """Turns errors of a release manager's files into one that names what was written."""
     try:
         yield
     except OSError as error:
-        raise storage.cannot_write(error.filename or type(what).__name__, error) from error
+        raise storage.cannot_write(error.filename or type(manager).__name__, error) from error
     except tf.errors.OpError as error:
-        raise RunError(f"cannot write to {what}: {error.message}") from error
+        raise RunError(f"cannot write to {manager}: {error.message}") from error
 
 
 def _wait_for(call: Callable[[], Any]) -> None:

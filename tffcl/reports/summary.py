@@ -12,7 +12,7 @@ import psutil
 
 from tffcl import storage
 from tffcl.errors import InputError
-from tffcl.program import board
+from tffcl.program import trackers
 from tffcl.reports import page, runs
 from tffcl.reports.curves import (
     clients_of,
@@ -155,10 +155,10 @@ def _show_on_board(run_dir: pathlib.Path, paths: Sequence[pathlib.Path]) -> None
     """Puts the PNGs among `paths` into TensorBoard's folder, in the place of those that are there."""
     folder, pngs = run_dir / "tensorboard", [path for path in paths if path.suffix == ".png"]
     if folder.is_dir() and pngs:
-        records = [board.picture(path.stem, path.read_bytes()) for path in pngs]
-        for old in folder.glob(f"events.out.tfevents.*{board.PICTURES}"):
+        records = [trackers.picture(path.stem, path.read_bytes()) for path in pngs]
+        for old in folder.glob(f"events.out.tfevents.*{trackers.PICTURES}"):
             old.unlink()
-        storage.write_whole(folder / board.file_name(board.PICTURES), board.header() + b"".join(records))
+        storage.write_whole(folder / trackers.file_name(trackers.PICTURES), trackers.header() + b"".join(records))
 
 
 def _write_plots(run_dir: pathlib.Path, form: str) -> list[pathlib.Path]:
