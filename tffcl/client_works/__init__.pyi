@@ -1,6 +1,4 @@
 from .analytic import AnalyticWork as AnalyticWork
-from .compensated import CompensatedWork as CompensatedWork
-from .compensated import compensated as compensated
 from .decomposed import DecomposedWork as DecomposedWork
 from .export import export_keras_model as export_keras_model
 from .local_training import LocalWork as LocalWork
@@ -17,7 +15,9 @@ from .penalties import Penalties as Penalties
 from .penalties import Penalty as Penalty
 from .penalties import Proximal as Proximal
 from .penalties import RelationDistillation as RelationDistillation
+from .plain import CompensatedWork as CompensatedWork
 from .plain import PlainWork as PlainWork
+from .plain import compensated as compensated
 from .rehearsal import RehearsalModel as RehearsalModel
 from .rehearsal import RehearsalWork as RehearsalWork
 from .sharing import SHARING as SHARING
