@@ -20,7 +20,7 @@ from .plain import PlainWork as PlainWork
 from .plain import compensated as compensated
 from .rehearsal import RehearsalModel as RehearsalModel
 from .rehearsal import RehearsalWork as RehearsalWork
+from .rehearsal import SyntheticWork as SyntheticWork
 from .sharing import SHARING as SHARING
 from .sharing import EmbeddingPrivacy as EmbeddingPrivacy
 from .sharing import Sharing as Sharing
-from .synthetic import SyntheticWork as SyntheticWork
