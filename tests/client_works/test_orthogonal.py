@@ -12,7 +12,7 @@ from loading import module_at
 from tffcl import errors
 from tffcl.client_works import FedCurv, OrthogonalWork, PlainWork
 from tffcl.models import AlignedTextCNN
-from tffcl.templates.tff_types import leaves
+from tffcl.templates.messages import leaves
 
 world = module_at(pathlib.Path(__file__).with_name("orthogonal_world.py"))
 

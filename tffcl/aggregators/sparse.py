@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.aggregators.structures import factory_of, process_of, takes_weights
 from tffcl.templates import AggregationFactory
-from tffcl.templates.tff_types import at_clients, entries
+from tffcl.templates.messages import at_clients, entries
 
 
 class SparseMeanFactory(tff.aggregators.UnweightedAggregationFactory):

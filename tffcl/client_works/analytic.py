@@ -22,7 +22,7 @@ from tffcl.client_works import randomness
 from tffcl.client_works.evaluation import classified, num_examples
 from tffcl.models.encoders import FrozenEncoder
 from tffcl.models.network import Tensors, competing, label_mask_type
-from tffcl.templates import ClientWork, admission
+from tffcl.templates import ClientWork, messages
 
 
 def upper(size: int) -> tf.Tensor:
@@ -81,7 +81,7 @@ class AnalyticWork(ClientWork):
         self.example_type = OrderedDict(own.example_type, label=label)
         self.prepared_type = OrderedDict(features=tff.TensorType(np.float32, [None, self.num_features]), label=label)
         self.shared_type = tff.TensorType(np.float64, [self.num_features, classes])
-        self.largest_value = admission.LARGEST**2  # sums of squares
+        self.largest_value = messages.LARGEST**2  # sums of squares
 
     def initialize_shared(self) -> tf.Tensor:
         return tf.zeros(self.shared_type.shape, tf.float64)

@@ -24,7 +24,7 @@ from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.penalties import Penalties
 from tffcl.client_works.plain import PlainWork
 from tffcl.models.network import Layered, Network, Tensors, Whole
-from tffcl.templates import admission
+from tffcl.templates import messages
 
 BATCH = 32  # examples at a time: an image has a patch for each of its pixels
 
@@ -91,7 +91,7 @@ class OrthogonalWork(PlainWork):
         self.gram_size = sum(layer.gram_size for layer in self.layers)
         self.state_type["gram"] = tff.TensorType(np.float32, [None, self.gram_size])
         self.train_reads, self.train_writes = (*self.train_reads, "gram"), (*self.train_writes, "gram")
-        self.largest_value = admission.LARGEST**2  # sums of squares
+        self.largest_value = messages.LARGEST**2  # sums of squares
 
     def _shared_layer(self, kernel: str, bias: Optional[str], shapes: Mapping[str, tuple[int, ...]]) -> SharedLayer:
         layout = self.network.kernels
@@ -137,6 +137,6 @@ class OrthogonalWork(PlainWork):
         metrics = OrderedDict(reported, extra_bytes=tf.where(sends, 4 * self.gram_size, 0))
         return kept, OrderedDict(weights=update, gram=gram), weight, metrics
 
-    def faults(self, update: Tensors, limits: Tensors) -> Sequence[admission.Fault]:
+    def faults(self, update: Tensors, limits: Tensors) -> Sequence[messages.Fault]:
         """Kernels are held to the usual bound also beside sums of squares, which may be larger."""
-        return [admission.value_fault("delta", update["weights"]["delta"])]
+        return [messages.value_fault("delta", update["weights"]["delta"])]

@@ -23,7 +23,7 @@ from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.penalties import Measure, Penalties, PenaltySet, diagonal_fisher
 from tffcl.client_works.randomness import Step
 from tffcl.models.network import KNOWN, Classifier, Network, Tensors, masks_of
-from tffcl.templates import admission
+from tffcl.templates import messages
 
 
 class NetworkWork(LocalWork):
@@ -149,7 +149,7 @@ class PlainWork(NetworkWork):
         self.shared_type = tff.TensorType(np.float32, [network.kernels.size + penalties.shared_size])
         self.knowledge_size = 0
         if penalties.shared_size:
-            self.largest_value = admission.LARGEST**3  # squares of gradients, times kernels
+            self.largest_value = messages.LARGEST**3  # squares of gradients, times kernels
 
     def model(self, values: Values, state: Tensors) -> Model:
         attention = tf.zeros(self.network.attention_shape)
@@ -199,11 +199,11 @@ class PlainWork(NetworkWork):
         sent = self.penalties.repeated(tf.ones_like(base, tf.bool) if support is None else support > 0.5)
         return self.accept_round({**changed, **entries}, here, upload, sent, before, finite, metrics)
 
-    def faults(self, update: Tensors, limits: Tensors) -> Sequence[admission.Fault]:
+    def faults(self, update: Tensors, limits: Tensors) -> Sequence[messages.Fault]:
         """Kernels are held to the usual bound also beside the sums of penalties, which may be larger."""
         if not self.penalties.shared_size:
             return ()
-        return [admission.value_fault("delta of kernels", self.penalties.kernels(update["delta"]))]
+        return [messages.value_fault("delta of kernels", self.penalties.kernels(update["delta"]))]
 
     def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
         local = state["local"] if self.keep_local else of_task(task, state["past_local"], state["local"])

@@ -39,7 +39,7 @@ from tffcl.models.network import (
     label_mask_type,
     occurring,
 )
-from tffcl.templates.admission import Fault
+from tffcl.templates.messages import Fault
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ import tensorflow_federated as tff
 from tffcl.client_works import randomness
 from tffcl.errors import InputError, check_above_zero
 from tffcl.models.encoders import Encoder, draw
-from tffcl.templates.admission import Fault
+from tffcl.templates.messages import Fault
 
 Rows = Mapping[str, tf.Tensor]
 

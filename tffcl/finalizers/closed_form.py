@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 from tffcl import errors
 from tffcl.client_works.analytic import AnalyticWork, symmetric
 from tffcl.templates import FinalizerProcess
-from tffcl.templates.tff_types import at_server
+from tffcl.templates.messages import at_server
 
 # From G, float64 [D, D] (None where it is not sent), and Q, float64 [D, L], to W, float64 [D, L].
 Solve = Callable[[Any, tf.Tensor], tf.Tensor]

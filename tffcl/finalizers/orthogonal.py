@@ -21,7 +21,7 @@ from tffcl import errors
 from tffcl.client_works.analytic import symmetric
 from tffcl.client_works.orthogonal import OrthogonalWork, SharedLayer
 from tffcl.templates import FinalizerProcess
-from tffcl.templates.tff_types import at_server, ordered
+from tffcl.templates.messages import at_server, ordered
 
 # Of all energy: directions with less are what float32 leaves of sums.
 _NOISE = 1e-7

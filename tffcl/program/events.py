@@ -45,18 +45,18 @@ def round_event(
     """What a round said, without its bytes and times.
 
     `left_out` has the participants that the round did not count, and `left_out_reasons` why: the server refused what
-    they sent (`tffcl.templates.admission`), their own training was not finite, or they are among `not_reported`,
+    they sent (`tffcl.templates.messages`), their own training was not finite, or they are among `not_reported`,
     since their worker got lost. Unknown metrics pass through by their own names.
 
     `client_metrics` are what `next` reported for each participant whose worker did not get lost, `measured` what the
     parts at the server measured; there are no scores in a round without evaluation.
     """
-    from tffcl.templates import admission
+    from tffcl.templates import messages
 
     event: Event = {"event": "round", "task": task, "round": round_num, "participants": list(participants)}
     reasons = {}
     for client, reported in client_metrics.items():
-        reasons[client] = admission.refusal(reported)
+        reasons[client] = messages.refusal(reported)
         if reasons[client]:
             continue
         for name, value in reported.items():
@@ -79,9 +79,9 @@ def by_path(measured: Any) -> dict[str, Any]:
     >>> by_path({"aggregator": (), "finalizer": {"update": {"rejected": np.int32(0)}}})
     {'finalizer/update/rejected': 0}
     """
-    from tffcl.templates import tff_types
+    from tffcl.templates import messages
 
-    return {place: np.asarray(value).tolist() for place, value in tff_types.leaves(measured)}
+    return {place: np.asarray(value).tolist() for place, value in messages.leaves(measured)}
 
 
 def add_left_out(event: Event, reasons: Mapping[int, str]) -> None:
@@ -151,12 +151,12 @@ def bytes_up(
     To these come the bytes of whatever else it says it sent, in the metric `extra_bytes` (embeddings, for example); in
     a task's first round also what every client enrolled in it (the keys of `summaries`) had told of the task before.
     """
-    from tffcl.templates import admission
+    from tffcl.templates import messages
 
     size = int(np.size(state.server["shared"]))
     sent: dict[int, Bytes] = dict.fromkeys(participants, (0, 0))
     for client, metrics_of_client in reported.items():
-        if not admission.refusal(metrics_of_client):  # of what was refused nothing is known
+        if not messages.refusal(metrics_of_client):  # of what was refused nothing is known
             coded, dense = coded_and_dense(metrics_of_client.get("sent", size), size)
             extra = int(metrics_of_client.get("extra_bytes", 0))
             sent[client] = (coded + extra, dense + extra)

@@ -238,9 +238,9 @@ def privacy_accounts(
     ]
     epsilon = metrics.client_epsilon(privacy.noise_multiplier, rounds, privacy.delta)
     drawn = any(len(took_part) < len(candidates) for took_part, candidates in rounds)
-    from tffcl.templates import tff_types
+    from tffcl.templates import messages
 
-    update = {} if process.message_type is None else tff_types.entries(process.message_type[0])
+    update = {} if process.message_type is None else messages.entries(process.message_type[0])
     sent_otherwise = {
         "adaptives in the knowledge base": process.num_foreign > 0,
         "summaries of tasks": transfer.needs_summaries,

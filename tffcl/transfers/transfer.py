@@ -80,18 +80,18 @@ class Transfer(abc.ABC):
         return None
 
     def refusal(self, summary: Summary, dimension: int) -> str:
-        """Why the server refuses a summary, empty where it takes it; see `tffcl.templates.admission`.
+        """Why the server refuses a summary, empty where it takes it; see `tffcl.templates.messages`.
 
         Args:
           summary: as a client sent it.
           dimension: D of the vectors that it should summarise.
         """
-        from tffcl.templates import admission  # imports TensorFlow, which nothing else of a transfer needs
+        from tffcl.templates import messages  # imports TensorFlow, which nothing else of a transfer needs
 
         arrays = {name: np.asarray(array) for name, array in summary.items()}
         wrong = [f"{name}: should be numbers" for name, array in arrays.items() if array.dtype.kind not in "biuf"]
         wrong += [text for holds, text in self.faults(arrays, dimension) if holds]
-        return wrong[0] if wrong else admission.verdict(arrays).numpy().decode()
+        return wrong[0] if wrong else messages.verdict(arrays).numpy().decode()
 
     def faults(self, summary: Summary, dimension: int) -> list[tuple[bool, str]]:
         """Pairs (whether it holds, text) of faults of a summary besides values that are not finite or too large."""

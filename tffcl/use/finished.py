@@ -26,7 +26,7 @@ from tffcl.program import client_files, frames
 from tffcl.program.results import results_of
 from tffcl.program.run_directory import Checkpoints, History
 from tffcl.program.state import ClientStore, RunState
-from tffcl.templates import ContinualProcess, compose, tff_types
+from tffcl.templates import ContinualProcess, compose, messages
 from tffcl.transfers import KnowledgeBase
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class FinishedRun:
         with _without_information(), runtime.in_process():
             server = self._process.initialize()
         process = self._process
-        return self._read(server, tff_types.entries(process.client_state_type), process.knowledge_size)
+        return self._read(server, messages.entries(process.client_state_type), process.knowledge_size)
 
     @functools.cached_property
     def _learned(self) -> RunState:
