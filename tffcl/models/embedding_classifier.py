@@ -11,8 +11,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
+from tffcl.layers.keras_layers import divergence
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.layers.variational import divergence
 from tffcl.models.encoders import Encoder, draw, mean_of
 from tffcl.models.network import Classifier, Tensors, cross_entropy, glorot_uniform
 

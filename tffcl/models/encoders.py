@@ -20,8 +20,8 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.layers import text
+from tffcl.layers.keras_layers import HIGHEST, LOWEST, safe_log_scale, sample_posterior
 from tffcl.layers.kernels import VectorLayout
-from tffcl.layers.variational import HIGHEST, LOWEST, safe_log_scale, sample_posterior
 from tffcl.models.network import Tensors, document_types, glorot_uniform
 
 # The first sigma is 0.018. It grows as it is trained, yet embeddings that start with less noise tell more of later
