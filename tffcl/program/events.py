@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 
 from tffcl import metrics
-from tffcl.program.frames import NO_NUMBERS
+from tffcl.program.results import NO_NUMBERS
 
 if TYPE_CHECKING:
     from tffcl.program.state import RunState

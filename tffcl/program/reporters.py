@@ -25,7 +25,7 @@ import tqdm.notebook
 
 from tffcl import metrics, storage
 from tffcl.errors import RunError
-from tffcl.program import events, frames, trackers
+from tffcl.program import events, results, trackers
 from tffcl.program.events import Event
 
 
@@ -99,7 +99,7 @@ class MetricsTable:
         del num_tasks
         self._num_rounds = num_rounds
         lines = [row for event in past for row in self._rows(event)]
-        storage.write_whole(self._path, _as_csv([frames.TIDY, *lines]))
+        storage.write_whole(self._path, _as_csv([results.TIDY, *lines]))
 
     def report(self, event: Event) -> None:
         storage.append(self._path, _as_csv(self._rows(event)))

@@ -22,7 +22,7 @@ from tffcl.experiment import Experiment, frozen, loading, record
 from tffcl.experiment.plan import Plan
 from tffcl.models import KerasNetwork, Network, Whole
 from tffcl.models.registry import NETWORKS, NetworkPart
-from tffcl.program import client_files, frames
+from tffcl.program import client_files, results
 from tffcl.program.results import results_of
 from tffcl.program.run_directory import Checkpoints, History
 from tffcl.program.state import ClientStore, RunState
@@ -213,7 +213,7 @@ class FinishedRun:
     @property
     def config(self) -> pd.DataFrame:
         """The settings: one row, a column for each."""
-        return frames.config_of(self.settings)
+        return results.config_of(self.settings)
 
     @property
     def history(self) -> pd.DataFrame:
