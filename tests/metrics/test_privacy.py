@@ -1,4 +1,4 @@
-"""Linking against scipy's densities, sklearn's neighbours and chance; reconstruction by hand."""
+"""Linking against scipy's densities, neighbours and chance; reconstruction by hand; epsilon against dp_accounting."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def by_hand(sent, mean, log_scale, truth):
 @pytest.mark.parametrize("resends", [1, 3])
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_likelihood_against_summed_densities(resends, offset, monkeypatch):
-    monkeypatch.setattr("tffcl.metrics.attacks.CHUNK", 100)  # chunks of 5 of the 40 sent
+    monkeypatch.setattr("tffcl.metrics.privacy.CHUNK", 100)  # chunks of 5 of the 40 sent
     mean, log_scale, rng = candidates(20, 3, scale=1.0)
     truth = rng.integers(20, size=40)
     sent = sampled(mean + offset, log_scale, truth, resends, rng)
