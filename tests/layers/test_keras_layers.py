@@ -22,7 +22,7 @@ from tffcl.layers import (
     GaussianHead,
     MaskedDense,
 )
-from tffcl.layers import variational as lib
+from tffcl.layers import keras_layers as lib
 
 keras = tf.keras
 
