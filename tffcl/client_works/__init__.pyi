@@ -1,13 +1,13 @@
-from .analytic import AnalyticWork as AnalyticWork
 from .decomposed import DecomposedWork as DecomposedWork
 from .export import export_keras_model as export_keras_model
+from .gram import AnalyticWork as AnalyticWork
+from .gram import OrthogonalWork as OrthogonalWork
 from .local_training import LocalWork as LocalWork
 from .local_training import Phase as Phase
 from .optimizers import FusedAdam as FusedAdam
 from .optimizers import LocalOptimizer as LocalOptimizer
 from .options import Decomposition as Decomposition
 from .options import LocalTraining as LocalTraining
-from .orthogonal import OrthogonalWork as OrthogonalWork
 from .penalties import EWC as EWC
 from .penalties import FedCurv as FedCurv
 from .penalties import LwF as LwF
