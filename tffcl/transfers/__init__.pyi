@@ -1,8 +1,7 @@
-from .centroids import CentroidPrivacy as CentroidPrivacy
-from .centroids import document_vectors as document_vectors
 from .knowledge_base import KnowledgeBase as KnowledgeBase
 from .similarity import build_sit_decision as build_sit_decision
 from .sit import SIT as SIT
+from .sit import CentroidPrivacy as CentroidPrivacy
 from .transfer import AllPast as AllPast
 from .transfer import NoTransfer as NoTransfer
 from .transfer import Oracle as Oracle
@@ -12,5 +11,6 @@ from .transfer import RandomTask as RandomTask
 from .transfer import Sampled as Sampled
 from .transfer import Transfer as Transfer
 from .transfer import Zeroed as Zeroed
+from .transfer import document_vectors as document_vectors
 from .transfer import past_entries as past_entries
 from .transfer import selection_shares as selection_shares
