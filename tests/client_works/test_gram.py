@@ -173,7 +173,7 @@ def test_pooled_statistics_are_those_of_all_data(covariance):
     [
         (build_afcl, {"regularisation": 0.0}, "regularisation"),
         (build_afcl, {"width": -1}, "width"),
-        (build_prototypes, {"covariance": "full"}, "covariance must be one of shared, none; got 'full'"),
+        (build_prototypes, {"covariance": "full"}, "covariance: expected one of shared, none, found 'full'"),
         (build_prototypes, {"shrinkage": 1.5}, "shrinkage: expected at most 1, found 1.5"),
     ],
 )

@@ -1,5 +1,3 @@
-from .analytic import build_afcl as build_afcl
-from .analytic import build_prototypes as build_prototypes
 from .decomposed import build_decomposed as build_decomposed
 from .decomposed import build_fedseit as build_fedseit
 from .decomposed import build_fedweit as build_fedweit
@@ -9,8 +7,10 @@ from .fed_avg import build_fed_avg as build_fed_avg
 from .fed_avg import build_fed_curv as build_fed_curv
 from .fil_ver import Rehearsal as Rehearsal
 from .fil_ver import build_fil_ver as build_fil_ver
+from .incremental import build_afcl as build_afcl
 from .incremental import build_glfc as build_glfc
 from .incremental import build_lwf as build_lwf
+from .incremental import build_prototypes as build_prototypes
 from .incremental import build_target as build_target
 from .made import build_confedmade as build_confedmade
 from .made import build_fed_made as build_fed_made

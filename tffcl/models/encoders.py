@@ -205,8 +205,7 @@ class ImageEncoder(LayeredEncoder):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if any(count < 1 for count in self.filters):
             raise errors.InputError(f"filters: expected at least 1 in each layer, found {self.filters}")
-        if self.padding not in ("auto", "same", "valid"):
-            raise errors.InputError(f"padding must be one of auto, same, valid; got {self.padding!r}")
+        errors.check_choice("padding", self.padding, ("auto", "same", "valid"))
         if self.padding == "auto":
             roomy = min(self.shape) >= _ROOMY and min(self._sides("valid")) > 0
             object.__setattr__(self, "padding", "valid" if roomy else "same")
