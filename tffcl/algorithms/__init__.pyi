@@ -5,6 +5,7 @@ from .decomposed import build_local as build_local
 from .fed_avg import build_ewc as build_ewc
 from .fed_avg import build_fed_avg as build_fed_avg
 from .fed_avg import build_fed_curv as build_fed_curv
+from .fed_avg import build_fot as build_fot
 from .fil_ver import Rehearsal as Rehearsal
 from .fil_ver import build_fil_ver as build_fil_ver
 from .incremental import build_afcl as build_afcl
@@ -17,4 +18,3 @@ from .made import build_fed_made as build_fed_made
 from .made import build_fedweit_made as build_fedweit_made
 from .method import Method as Method
 from .method import method as method
-from .orthogonal import build_fot as build_fot
