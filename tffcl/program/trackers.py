@@ -18,11 +18,12 @@ import pathlib
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 from tffcl import storage
 from tffcl.errors import InputError
 from tffcl.program.events import Event, Headline
+from tffcl.storage import PathLike
 
 PICTURES = ".plots"  # what the file of pictures ends in; that of scalars is another, which a run writes
 
@@ -90,9 +91,6 @@ class Board:
 
     def close(self) -> None:
         """Every scalar is in the file."""
-
-
-PathLike = Union[str, "os.PathLike[str]"]
 
 
 class Tracker:

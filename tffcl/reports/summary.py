@@ -25,8 +25,9 @@ from tffcl.reports.curves import (
     plot_nll_by_task,
 )
 from tffcl.reports.figures import attention_of, load_samples, plot_accuracy_matrix, plot_attention, plot_samples
-from tffcl.reports.run_files import PathLike, load_history, load_results, reading
+from tffcl.reports.runs import load_history, load_results, reading
 from tffcl.reports.tables import accuracy_matrix_table, by_task_table, nll_by_task_table, privacy_lines, results_table
+from tffcl.storage import PathLike
 
 MOST_CLIENTS = 10  # with a picture of their own
 BY_ROUND, BY_TASK = "accuracy-by-round", "accuracy-by-task"
