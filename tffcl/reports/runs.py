@@ -95,7 +95,6 @@ def reading(run_dir: PathLike) -> Iterator[None]:
 
 logger = logging.getLogger(__name__)
 
-GROUPINGS = ("method", "run")
 MOST_TOLD = 3  # settings in a row's name; the table of settings has all
 # Settings in which the seeds of one method differ, and what follows from them.
 OF_SEEDS = ("seed", "split_seed", "data_fingerprint", "encoder_checksum", "tasks", "enrollment")

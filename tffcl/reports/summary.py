@@ -72,7 +72,7 @@ def report(
 
     Args:
       folders: run directories, and folders that hold some.
-      group_by: one of `runs.GROUPINGS`.
+      group_by: "method", or "run" for a row of its own for each.
       against: the row that the others are compared with.
       form: one of `FORMS`; None for what the name of `output` ends in, else text.
       output: the file to write to; None for stdout.
