@@ -96,7 +96,7 @@ def processes() -> dict[type, Callable]:
     Composing a process and compiling its computations takes most of a short run's time. Those of FIL-VER also train an
     encoder and note it on their plan, and stay as they are.
     """
-    from tffcl.algorithms.analytic import AFCL
+    from tffcl.algorithms.incremental import AFCL
     from tffcl.algorithms.method import Method
 
     return {kind: once(kind.process, what_is_built) for kind in (Method, type(AFCL))}

@@ -144,9 +144,9 @@ def reproduce_fedseit(
     page: Optional[str], flags: tuple[str, ...], **passed: Any,
 ) -> None:  # fmt: skip
     """Table 2 of the FedSeIT paper, or mixed domains, of which it speaks."""
-    from tffcl.papers import fedseit, mixed, tables
+    from tffcl.papers import fedseit, tables
 
-    others = {"mixed": mixed.table, "projection": mixed.projections}
+    others = {"mixed": fedseit.mixed, "projection": fedseit.projections}
     table = others[number]() if number in others else fedseit.table(names, variants, retentions)
     given = _as_flags({**passed, "passed_embeddings": embeddings}, flags)
     rows = table.chosen(variants) if number in others else table.rows
@@ -308,11 +308,11 @@ def export_stream(file: str, method: str, flags: tuple[str, ...]) -> None:
     FLAGS after `--` are those of `tffcl run`. FILE has x_train, y_train, client_train, task_train, the same of
     validation and test (client -1: all of them), and label_names; numpy loads it without pickle.
     """
-    from tffcl.experiment import stream_file
+    from tffcl.experiment import record
     from tffcl.flags import parse_run
 
     plan = parse_run((method, *flags)).replace(evaluate_on="test").plan()
-    arrays = stream_file.export_stream(plan, file)
+    arrays = record.export_stream(plan, file)
     counts = ", ".join(f"{len(arrays[f'task_{split}'])} {split}" for split in ("train", "validation", "test"))
     click.echo(f"{file}: {counts} rows, {plan.stream.num_clients} clients, {plan.stream.num_tasks} tasks")
 

@@ -238,6 +238,19 @@ def write_whole(path: PathLike, content: Union[bytes, Callable[[BinaryIO], None]
                 os.unlink(temporary)
 
 
+def append(path: PathLike, content: bytes) -> None:
+    """Writes to the end of a file.
+
+    Raises:
+      RunError: it cannot be written.
+    """
+    try:
+        with open(path, "ab") as file:
+            file.write(content)
+    except OSError as problem:
+        raise cannot_write(path, problem) from problem
+
+
 def _sync_folder(folder: str) -> None:
     """A rename survives a power cut only when its folder has reached the disk."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -20,7 +20,7 @@ from tffcl.models.network import CLASSES
 from tffcl.program.client_data import ClientData
 from tffcl.program.state import client_key, merge, project
 from tffcl.program.task_data import check_task, num_examples, ordered
-from tffcl.templates import ContinualProcess, admission, tff_types
+from tffcl.templates import ContinualProcess, messages
 from tffcl.transfers import KnowledgeBase
 
 CLIENTS, TASKS = 3, 2  # of the data, at most
@@ -163,7 +163,7 @@ class History:
         data = [self.training_data(client, 0 if client in without else None) for client in clients]
         self.server, changes, metrics = self.next(clients, data)
         for client, changed, one in zip(clients, changes, metrics):
-            if not admission.refusal(one):
+            if not messages.refusal(one):
                 self.states[client] = merge(self.states[client], changed)
         self.reported.append((f"metrics of {name}", metrics))
 
@@ -201,10 +201,10 @@ class History:
 
 
 def _check_types(process: ContinualProcess) -> None:
-    uploads = tff_types.entries(process.end_task.type_signature.result[1])
+    uploads = messages.entries(process.end_task.type_signature.result[1])
     row, found = tff.TensorType(np.float32, [process.knowledge_size]), uploads.get("knowledge")
     _require(found == row, "types", f"end_task uploads should hold 'knowledge' of {row}, found {found}")
-    scores = tff_types.entries(process.evaluate.type_signature.result)
+    scores = messages.entries(process.evaluate.type_signature.result)
     _require(
         "losses" in scores or {"count", "loss", "correct"} <= set(scores),
         "types",
@@ -224,7 +224,7 @@ def _check_round_without_examples(process: ContinualProcess, data: ClientData) -
         not where, "no examples", "a round without any examples changes the shared value; give its update weight 0"
     )
     for client, (changed, reported) in enumerate(zip(changes, metrics)):
-        where = "" if admission.refusal(reported) else _changed(history.states[client], changed)
+        where = "" if messages.refusal(reported) else _changed(history.states[client], changed)
         _require(not where, "no examples", f"a client without examples changes its state, {where}; return it as it was")
 
 
@@ -240,7 +240,7 @@ def _check_rounds_beside_others(history: History) -> None:
         return
     empty = history.next([0, 1], [whole, history.training_data(1, 0)])
     mixed = history.next([0, 1], [whole, spoiled])
-    refusal = admission.refusal(mixed[2][1])
+    refusal = messages.refusal(mixed[2][1])
     where = "" if refusal else _changed(history.states[1], mixed[1][1])
     _require(not where, "not finite", f"a client whose data hold NaN changes its state, {where}; return it as it was")
     reported = bool(refusal) or bool(np.any(mixed[2][1].get("non_finite", 0)))
@@ -290,7 +290,7 @@ def _difference(one: Any, other: Any) -> str:
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, np.ndarray]]:
     """The arrays in nested mappings, lists and structs, each with its path: `client/0/local`."""
-    return ((place, np.asarray(leaf)) for place, leaf in tff_types.leaves(value, path))
+    return ((place, np.asarray(leaf)) for place, leaf in messages.leaves(value, path))
 
 
 def _require(holds: bool, clause: str, message: str) -> None:

@@ -32,7 +32,7 @@ from tffcl.models import (
 )
 from tffcl.models.registry import NETWORKS, MADEConfig, TextCNNConfig
 from tffcl.program import ClientTask
-from tffcl.templates.tff_types import entries
+from tffcl.templates.messages import entries
 
 CLIENTS, TASKS, FOREIGN, IMAGE, PIXELS = 3, 2, 2, (2, 2), 4
 # Two runtimes sum in different orders: a sum of n float32 terms is off by n 2^-24 of its terms at most, here of order

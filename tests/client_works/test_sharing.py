@@ -107,7 +107,7 @@ def test_privacy_stands_on_every_vector_and_is_drawn_once():
 def test_what_does_not_fit_is_said():
     variational, plain = rehearsing.encoder().encoder, rehearsing.encoder(False).encoder
     for bad, match in (
-        (lambda: Sharing(variational, "raw"), "sharing must be one of none, sampled, stats, embeddings; got 'raw'"),
+        (lambda: Sharing(variational, "raw"), "sharing: expected one of none, sampled, stats, embeddings, found 'raw'"),
         (lambda: Sharing(variational, "embeddings"), "'embeddings' does not go with a variational encoder"),
         (lambda: Sharing(plain, "sampled"), "'sampled' does not go with a deterministic encoder"),
         (lambda: Sharing(plain, "stats"), "'stats' does not go with a deterministic encoder"),

@@ -192,7 +192,7 @@ def test_the_paper_s_sizes():
         (lambda: ImageEncoder((0, 8)), "shape: expected the height and width"),
         (lambda: ImageEncoder((8, 8), max_value=0), "max_value: expected a positive number, found 0"),
         (lambda: ImageEncoder((8, 8), filters=(3, 0)), "filters: expected at least 1 in each layer"),
-        (lambda: ImageEncoder((8, 8), padding="full"), "padding must be one of auto, same, valid; got 'full'"),
+        (lambda: ImageEncoder((8, 8), padding="full"), "padding: expected one of auto, same, valid, found 'full'"),
         (lambda: ImageEncoder((8, 8), padding="valid"), "8 x 8 is used up by 2 convolutions"),
         (lambda: ImageEncoder((8, 8), embedding_size=0), "embedding_size: expected at least 1, found 0"),
         (lambda: ImageEncoder((8, 8), initial_log_scale=6.0), "initial_log_scale: expected -10.0 to 5.0, found 6.0"),

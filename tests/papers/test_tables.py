@@ -12,13 +12,13 @@ from command_line import wrong
 from tffcl.algorithms.fil_ver import STUDY
 from tffcl.errors import InputError, RunError
 from tffcl.flags import parse_run
-from tffcl.papers import CONFEDMADE_TABLES, FIL_VER_TABLES, confedmade, fedseit, fil_ver, mixed, tables, workers
+from tffcl.papers import CONFEDMADE_TABLES, FIL_VER_TABLES, confedmade, fedseit, fil_ver, tables, workers
 
 SCHEDULE = ("--num-rounds", "3", "--num-epochs", "10")
 TABLES = {
     "fedseit": fedseit.table(),
-    "fedseit-mixed": mixed.table(),
-    "fedseit-projection": mixed.projections(),
+    "fedseit-mixed": fedseit.mixed(),
+    "fedseit-projection": fedseit.projections(),
     **{f"confedmade-{name}": confedmade.table(name) for name in CONFEDMADE_TABLES},
     **{f"fil-ver-{name}": fil_ver.table(name) for name in FIL_VER_TABLES if name != "leak"},
 }

@@ -23,7 +23,7 @@ from tffcl.program.client_folders import KEPT_VERSIONS
 from tffcl.program.results import Settings
 from tffcl.program.run_directory import RunDirectory
 from tffcl.program.state import first_state, start
-from tffcl.templates.tff_types import entries
+from tffcl.templates.messages import entries
 
 NUM_EVENTS = 3 * (2 + 1)  # tasks x (rounds + the task's end)
 

@@ -20,7 +20,7 @@ from tffcl.finalizers import ServerSideTraining
 from tffcl.models import FrozenEncoder, IdentityEncoder, MADEConfig, TextCNN, Whole, with_label_mask
 from tffcl.program import run_program
 from tffcl.program.client_files import over_handles
-from tffcl.templates.tff_types import entries
+from tffcl.templates.messages import entries
 from tffcl.transfers import SIT, CentroidPrivacy, NoTransfer
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ from run_directories import StopAfter, StopError, history
 
 from tffcl import runtime
 from tffcl.errors import RunError
-from tffcl.program import ClientFiles, events, reporters, run_directory, state, write_client_data
+from tffcl.program import ClientFiles, reporters, results, run_directory, state, write_client_data
 from tffcl.program.results import Settings
 from tffcl.program.run_directory import RunDirectory, open_run
 
@@ -71,7 +71,7 @@ def test_a_run_that_goes_on_again_and_again_has_one_value_a_step(tiny, process, 
     found, values = steps_on_the_board(folder)
     with open(folder / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [*rows[0]] == list(events.TIDY)
+    assert [*rows[0]] == list(results.TIDY)
     rounds = [event for event in history(folder) if event["event"] == "round"]
     losses = {(int(row["round"]), row["client"]): float(row["value"]) for row in rows if row["metric"] == "loss"}
     assert sum(row["metric"] == "loss" for row in rows) == len(losses) == 18  # each once

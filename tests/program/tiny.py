@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 from tffcl.client_works.evaluation import of_task
 from tffcl.program import ClientTask, run_program
 from tffcl.streams import Enrollment
-from tffcl.templates import ClientWork, FinalizerProcess, compose_continual_process, tff_types
+from tffcl.templates import ClientWork, FinalizerProcess, compose_continual_process, messages
 from tffcl.transfers import PreviousTask
 
 D, CLASSES, TASKS, FOREIGN = 3, 2, 4, 2
@@ -117,7 +117,7 @@ def build_finalizer(kind, update):
         base = aggregate["base"]
         return base, OrderedDict(update=OrderedDict(largest=tf.reduce_max(base), rejected=0))
 
-    @tff.federated_computation(tff_types.at_server(()), tff_types.at_server(kind), tff_types.at_server(update))
+    @tff.federated_computation(messages.at_server(()), messages.at_server(kind), messages.at_server(update))
     def next_fn(state, shared, aggregate):
         del shared
         taken = tff.federated_map(take, aggregate)

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.templates import ClientWork, ContinualProcess, FinalizerProcess, compose_continual_process
-from tffcl.templates.tff_types import at_clients, at_server, entries
+from tffcl.templates.messages import at_clients, at_server, entries
 
 
 def floats(*shape):

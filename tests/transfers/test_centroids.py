@@ -1,3 +1,5 @@
+"""Documents as vectors, clusters against brute force, and centroids with noise against their distribution."""
+
 from __future__ import annotations
 
 import itertools
@@ -8,10 +10,10 @@ import pytest
 from scipy import stats
 
 from tffcl import errors, transfers
-from tffcl.transfers import centroids, document_vectors
+from tffcl.transfers import document_vectors, sit
 
 CLIP = 2.0
-EVERY = pytest.mark.parametrize("name", sorted(centroids.CLUSTERINGS))
+EVERY = pytest.mark.parametrize("name", sorted(sit.CLUSTERINGS))
 
 
 # -- documents ----------------------------------------------------------------------------------------------
@@ -70,7 +72,7 @@ def blobs(seed: int, centres, each: int, scale: float = 0.05) -> np.ndarray:
 @EVERY
 def test_finds_clusters_that_are_plain_to_see(name):
     centres = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
-    found = centroids.cluster_centres(blobs(0, centres, 20), name, 3, 2, seed=1)
+    found = sit.cluster_centres(blobs(0, centres, 20), name, 3, 2, seed=1)
     assert found.shape == (3, 2)
     assert found.dtype == np.float32
     for centre in centres:
@@ -81,7 +83,7 @@ def test_finds_clusters_that_are_plain_to_see(name):
 def test_fewer_documents_than_clusters_means_fewer_clusters(name):
     vectors = np.random.default_rng(2).normal(size=[25, 4]).astype(np.float32)
     for min_size in (2, 5):
-        found = centroids.cluster_centres(vectors, name, 200, min_size, seed=0)
+        found = sit.cluster_centres(vectors, name, 200, min_size, seed=0)
         assert 1 <= len(found) <= 25 // min_size
         assert np.isfinite(found).all()
 
@@ -92,7 +94,7 @@ def test_a_centre_is_never_a_document(name, seed):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=[30, 4]).astype(np.float32)
     vectors = np.concatenate([vectors, vectors[:12], vectors[:6]])  # documents that occur twice and three times
-    found = centroids.cluster_centres(vectors, name, 200, 2, seed)
+    found = sit.cluster_centres(vectors, name, 200, 2, seed)
     assert len(found)
     assert np.abs(found[:, None] - vectors).max(axis=2).min() > 1e-4
 
@@ -101,7 +103,7 @@ def test_a_centre_is_never_a_document(name, seed):
 def test_small_clusters_are_not_sent(name):
     outlier = np.array([[50.0, 50.0]], np.float32)
     vectors = np.concatenate([blobs(3, [[1.0, 0.0], [0.0, 1.0]], 10), outlier])
-    found = centroids.cluster_centres(vectors, name, 3, 2, seed=0)
+    found = sit.cluster_centres(vectors, name, 3, 2, seed=0)
     assert len(found) == 2
     assert np.abs(found).max() < 2.0
 
@@ -117,35 +119,35 @@ def test_small_clusters_are_not_sent(name):
     ],
 )
 def test_nothing_to_send(name, vectors):
-    assert centroids.cluster_centres(vectors.astype(np.float32), name, 5, 2, seed=0).shape == (0, 3)
+    assert sit.cluster_centres(vectors.astype(np.float32), name, 5, 2, seed=0).shape == (0, 3)
 
 
 @EVERY
 def test_zero_vectors_are_left_out(name):
     vectors = blobs(4, [[3.0, 3.0]], 12)
     padded = np.concatenate([np.zeros([40, 2], np.float32), vectors])
-    expected = centroids.cluster_centres(vectors, name, 1, 2, seed=0)
-    np.testing.assert_allclose(centroids.cluster_centres(padded, name, 1, 2, seed=0), expected, rtol=1e-6)
+    expected = sit.cluster_centres(vectors, name, 1, 2, seed=0)
+    np.testing.assert_allclose(sit.cluster_centres(padded, name, 1, 2, seed=0), expected, rtol=1e-6)
 
 
 @EVERY
 def test_the_same_seed_gives_the_same_bits(name):
     vectors = np.random.default_rng(5).normal(size=[300, 6]).astype(np.float32)
-    first, second = (centroids.cluster_centres(vectors, name, 20, 2, seed=[7, 1]) for _ in range(2))
+    first, second = (sit.cluster_centres(vectors, name, 20, 2, seed=[7, 1]) for _ in range(2))
     assert first.tobytes() == second.tobytes()
 
 
 def test_no_warning_about_duplicates(recwarn):
     vectors = np.repeat(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]], np.float32), 50, axis=0)
-    for name in centroids.CLUSTERINGS:
-        centroids.cluster_centres(vectors, name, 200, 2, seed=0)
+    for name in sit.CLUSTERINGS:
+        sit.cluster_centres(vectors, name, 200, 2, seed=0)
     assert not recwarn.list
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_medoids_are_the_members_nearest_to_the_others(seed):
     points = np.random.default_rng(seed).normal(size=[40, 3])
-    medoids, labels = centroids.k_medoids(points, 4, seed)
+    medoids, labels = sit.k_medoids(points, 4, seed)
     for label, medoid in enumerate(medoids):
         own = points[labels == label]
         sums = [sum(np.linalg.norm(a - b) for b in own) for a in own]
@@ -159,14 +161,14 @@ def test_medoids_are_close_to_the_best_of_all_choices():
         points = np.random.default_rng(seed).normal(size=[12, 2])
         distances = np.linalg.norm(points[:, None] - points, axis=2)
         sums = [distances[:, list(c)].min(axis=1).sum() for c in itertools.combinations(range(12), 3)]
-        medoids, _ = centroids.k_medoids(points, 3, seed)
+        medoids, _ = sit.k_medoids(points, 3, seed)
         found = np.linalg.norm(points[:, None] - medoids, axis=2).min(axis=1).sum()
         assert min(sums) - 1e-9 <= found <= 1.35 * min(sums)
 
 
 def test_values_that_are_not_finite_are_one_clear_error():
     with pytest.raises(errors.InputError, match="expected finite vectors"):
-        centroids.cluster_centres(np.full([4, 2], np.nan, np.float32), "kmeans", 2, 2, seed=0)
+        sit.cluster_centres(np.full([4, 2], np.nan, np.float32), "kmeans", 2, 2, seed=0)
 
 
 # -- with differential privacy ------------------------------------------------------------------------------
@@ -182,10 +184,10 @@ def documents(seed: int, count: int = 60, size: int = 5) -> np.ndarray:
 
 def test_no_document_is_longer_than_the_clip():
     rows = documents(0).astype(float)
-    found = centroids.clipped(rows, CLIP)
+    found = sit.clipped(rows, CLIP)
     for row, one in zip(rows, found):
         np.testing.assert_allclose(one, row * min(1.0, CLIP / np.sqrt((row**2).sum())), rtol=1e-12)
-    assert centroids.clipped(np.zeros([1, 3]), CLIP).tolist() == [[0.0, 0.0, 0.0]]
+    assert sit.clipped(np.zeros([1, 3]), CLIP).tolist() == [[0.0, 0.0, 0.0]]
 
 
 def test_sums_and_counts_of_the_nearest():
@@ -195,7 +197,7 @@ def test_sums_and_counts_of_the_nearest():
         nearest = min(range(4), key=lambda place: np.linalg.norm(point - centres[place]))
         sums[nearest] += point
         counts[nearest] += 1
-    found = centroids.sums_and_counts(points, centres)
+    found = sit.sums_and_counts(points, centres)
     np.testing.assert_allclose(found[0], sums)
     assert found[1].tolist() == counts.tolist()
 
@@ -205,7 +207,7 @@ def test_with_next_to_no_noise_it_is_k_means_of_clipped_documents():
     there = rng.normal(size=[30, 3]) * 0.1 + np.array([9.0, 0, 0])
     back = rng.normal(size=[20, 3]) * 0.1 - np.array([1.0, 1, 0])
     found = privacy().centres(np.concatenate([there, back]).astype(np.float32), 2, 2, seed=[4, 0, 0])
-    expected = [centroids.clipped(part, CLIP).mean(axis=0) for part in (there, back)]
+    expected = [sit.clipped(part, CLIP).mean(axis=0) for part in (there, back)]
     assert found.dtype == np.float32
     for centre in expected:
         assert np.linalg.norm(found - centre, axis=1).min() < 1e-5
@@ -217,11 +219,11 @@ def test_one_document_moves_sums_and_counts_by_no_more_than_is_accounted_for(see
     """By trial: any document in the place of any other, in units of each one's noise."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=[3, 2])
-    base, most = centroids.clipped(5 * rng.normal(size=[8, 2]), CLIP), 0.0
-    tries = centroids.clipped(np.concatenate([5 * rng.normal(size=[300, 2]), -9 * base[:1]]), CLIP)
-    before = centroids.sums_and_counts(base, centres)
+    base, most = sit.clipped(5 * rng.normal(size=[8, 2]), CLIP), 0.0
+    tries = sit.clipped(np.concatenate([5 * rng.normal(size=[300, 2]), -9 * base[:1]]), CLIP)
+    before = sit.sums_and_counts(base, centres)
     for other in tries:
-        after = centroids.sums_and_counts(np.concatenate([[other], base[1:]]), centres)
+        after = sit.sums_and_counts(np.concatenate([[other], base[1:]]), centres)
         moved = ((after[0] - before[0]) / CLIP, after[1] - before[1])
         most = max(most, np.sqrt(sum((part**2).sum() for part in moved)))
     assert 1.9 < most <= 2.0 + 1e-9
@@ -278,7 +280,7 @@ def test_sit_tells_such_centres_and_without_privacy_what_it_always_told():
     told = transfers.SIT(q=4, min_cluster_size=3, privacy=noisy).summarise(rows, [1, 2, 3])
     np.testing.assert_array_equal(told["centroids"], noisy.centres(rows, 4, 3, [1, 2, 3]))
     plain = transfers.SIT(q=4, min_cluster_size=3).summarise(rows, [1, 2, 3])["centroids"]
-    np.testing.assert_array_equal(plain, centroids.cluster_centres(rows, "kmeans", 4, 3, [1, 2, 3]))
+    np.testing.assert_array_equal(plain, sit.cluster_centres(rows, "kmeans", 4, 3, [1, 2, 3]))
 
 
 def test_accounts_pass_through_what_wraps_sit():

@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.templates import AggregationFactory
-from tffcl.templates.tff_types import at_clients, entries, ordered
+from tffcl.templates.messages import at_clients, entries, ordered
 
 _Create = Callable[..., tff.templates.AggregationProcess]
 

@@ -1,5 +1,3 @@
-from .analytic import build_afcl as build_afcl
-from .analytic import build_prototypes as build_prototypes
 from .decomposed import build_decomposed as build_decomposed
 from .decomposed import build_fedseit as build_fedseit
 from .decomposed import build_fedweit as build_fedweit
@@ -7,14 +5,16 @@ from .decomposed import build_local as build_local
 from .fed_avg import build_ewc as build_ewc
 from .fed_avg import build_fed_avg as build_fed_avg
 from .fed_avg import build_fed_curv as build_fed_curv
+from .fed_avg import build_fot as build_fot
 from .fil_ver import Rehearsal as Rehearsal
 from .fil_ver import build_fil_ver as build_fil_ver
+from .incremental import build_afcl as build_afcl
 from .incremental import build_glfc as build_glfc
 from .incremental import build_lwf as build_lwf
+from .incremental import build_prototypes as build_prototypes
 from .incremental import build_target as build_target
 from .made import build_confedmade as build_confedmade
 from .made import build_fed_made as build_fed_made
 from .made import build_fedweit_made as build_fedweit_made
 from .method import Method as Method
 from .method import method as method
-from .orthogonal import build_fot as build_fot

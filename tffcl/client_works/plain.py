@@ -1,6 +1,7 @@
 """Client works of a network, and the plain one: the server's kernels trained as they are, a head for each task.
 
-FedAvg, and with penalties FedProx, EWC and FedCurv; with two phases FedRep.
+FedAvg, and with penalties FedProx, EWC and FedCurv; with two phases FedRep; with weights for old and new classes GLFC
+(Dong, Wang, Fang, Sun, Xu, Wang, Zhu: Federated Class-Incremental Learning, CVPR 2022).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tffcl.client_works.local_training import LocalWork, Phase, Result, Round, S
 from tffcl.client_works.options import LocalTraining
 from tffcl.client_works.penalties import Measure, Penalties, PenaltySet, diagonal_fisher
 from tffcl.client_works.randomness import Step
-from tffcl.models.network import Classifier, Network, Tensors, masks_of
-from tffcl.templates import admission
+from tffcl.models.network import KNOWN, Classifier, Network, Tensors, masks_of
+from tffcl.templates import messages
 
 
 class NetworkWork(LocalWork):
@@ -148,7 +149,7 @@ class PlainWork(NetworkWork):
         self.shared_type = tff.TensorType(np.float32, [network.kernels.size + penalties.shared_size])
         self.knowledge_size = 0
         if penalties.shared_size:
-            self.largest_value = admission.LARGEST**3  # squares of gradients, times kernels
+            self.largest_value = messages.LARGEST**3  # squares of gradients, times kernels
 
     def model(self, values: Values, state: Tensors) -> Model:
         attention = tf.zeros(self.network.attention_shape)
@@ -198,11 +199,11 @@ class PlainWork(NetworkWork):
         sent = self.penalties.repeated(tf.ones_like(base, tf.bool) if support is None else support > 0.5)
         return self.accept_round({**changed, **entries}, here, upload, sent, before, finite, metrics)
 
-    def faults(self, update: Tensors, limits: Tensors) -> Sequence[admission.Fault]:
+    def faults(self, update: Tensors, limits: Tensors) -> Sequence[messages.Fault]:
         """Kernels are held to the usual bound also beside the sums of penalties, which may be larger."""
         if not self.penalties.shared_size:
             return ()
-        return [admission.value_fault("delta of kernels", self.penalties.kernels(update["delta"]))]
+        return [messages.value_fault("delta of kernels", self.penalties.kernels(update["delta"]))]
 
     def task_view(self, state: Mapping[str, Any], task: Any) -> OrderedDict:
         local = state["local"] if self.keep_local else of_task(task, state["past_local"], state["local"])
@@ -212,3 +213,41 @@ class PlainWork(NetworkWork):
         """The server's newest kernels with one task's own local parameters on examples: see `Model.evaluate`."""
         values = {"base": self.penalties.kernels(shared), "local": view["local"]}
         return self.model(values, view).evaluate(context, examples)
+
+
+def compensated(losses: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+    """The class-aware gradient compensation loss (eq. 2 to 4) of each example in nats, float32 `[n]`.
+
+    The cross-entropy of an example, times |p - 1|, the gradient at the score of its class, p the probability of that
+    class, over the mean of |p - 1| among the examples of old classes, or among those of new ones: both kinds weigh as
+    much as they have examples, however much larger the gradients of one are. The weights have no gradient.
+
+    >>> one, two = tf.math.log(2.0), tf.math.log(4.0)
+    >>> found = compensated(tf.stack([one, two, one]), tf.constant([True, True, False]))
+    >>> [round(float(each), 3) for each in found]
+    [0.555, 1.664, 0.693]
+
+    Args:
+      losses: cross-entropies, float32 `[n]`.
+      old: which examples are of a class that came before the task, bool `[n]`.
+    """
+    size = 1.0 - tf.exp(-tf.stop_gradient(losses))
+    kinds = [tf.cast(kind, tf.float32) for kind in (old, tf.logical_not(old))]
+    means = [tf.math.divide_no_nan(tf.reduce_sum(kind * size), tf.reduce_sum(kind)) for kind in kinds]
+    return losses * tf.math.divide_no_nan(size, tf.add_n([kind * mean for kind, mean in zip(kinds, means)]))
+
+
+class CompensatedWork(PlainWork):
+    """A plain work that trains on the class-aware gradient compensation loss (`compensated`).
+
+    Contexts say which classes came before (`tffcl.models.with_label_mask(network, growing=True)`). Losses that are
+    reported are plain cross-entropies. Arguments are those of `PlainWork`.
+
+    Shown in docs/methods.md.
+    """
+
+    def step_loss(self, values: Values, rows: tf.Tensor, step: Step, here: Round) -> StepLoss:
+        batch, context = self.network.batch(here.data["train"], rows), here.data["context"]
+        losses, logits = self.model(values, here.state).losses_and_logits(context, batch, here.extra(step), step.key)
+        old = tf.gather(context[KNOWN], batch["label"])
+        return StepLoss(tf.reduce_mean(compensated(losses, old)), tf.reduce_mean(losses), batch, logits)

@@ -18,9 +18,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.client_works import randomness
-from tffcl.errors import InputError, check_above_zero
+from tffcl.errors import InputError, check_above_zero, check_choice
 from tffcl.models.encoders import Encoder, draw
-from tffcl.templates.admission import Fault
+from tffcl.templates.messages import Fault
 
 Rows = Mapping[str, tf.Tensor]
 
@@ -183,8 +183,7 @@ class Sharing:
     privacy: EmbeddingPrivacy | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in SHARING:
-            raise InputError(f"sharing must be one of {', '.join(SHARING)}; got {self.kind!r}")
+        check_choice("sharing", self.kind, SHARING)
         variational = self.encoder.variational
         if self.kind in (("embeddings",) if variational else ("sampled", "stats")):
             kind = "variational" if variational else "deterministic"

@@ -27,7 +27,7 @@ from tffcl.models.embedding_classifier import MLP
 from tffcl.models.encoders import draw
 from tffcl.models.network import CLASSES, cross_entropy, occurring
 from tffcl.templates import FinalizerProcess
-from tffcl.templates.tff_types import at_server, ordered
+from tffcl.templates.messages import at_server, ordered
 
 Tensors = Mapping[str, tf.Tensor]
 

@@ -23,7 +23,7 @@ from tffcl.client_works.penalties import divergence
 from tffcl.models.generator import Generator
 from tffcl.models.network import CLASSES, Classifier, Tensors, competing
 from tffcl.templates import FinalizerProcess
-from tffcl.templates.tff_types import at_server
+from tffcl.templates.messages import at_server
 
 _RATE, _BETA_1 = 2e-3, 0.5  # of the generator's Adam, as in the published code
 _STUDENT_RATE = 1e-3

@@ -6,6 +6,6 @@ needs no more than that, and fails without it.
 
 import lazy_loader
 
-from tffcl.layers import keras_layers, variational  # noqa: F401  # registers their layers
+from tffcl.layers import keras_layers  # noqa: F401  # registers its layers
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,7 +4,7 @@ from .keras_layers import DecomposedConv2D as DecomposedConv2D
 from .keras_layers import DecomposedDense as DecomposedDense
 from .keras_layers import DecomposedMaskedDense as DecomposedMaskedDense
 from .keras_layers import ForeignAlignment as ForeignAlignment
+from .keras_layers import GaussianHead as GaussianHead
 from .keras_layers import MaskedDense as MaskedDense
 from .kernels import KernelLayout as KernelLayout
 from .kernels import VectorLayout as VectorLayout
-from .variational import GaussianHead as GaussianHead

@@ -1,10 +1,10 @@
-from .attacks import LinkResult as LinkResult
-from .attacks import link_by_distance as link_by_distance
-from .attacks import link_by_likelihood as link_by_likelihood
-from .attacks import reconstruction_r2 as reconstruction_r2
-from .epsilon import ClientEpsilon as ClientEpsilon
-from .epsilon import client_epsilon as client_epsilon
-from .epsilon import embedding_epsilon as embedding_epsilon
+from .privacy import ClientEpsilon as ClientEpsilon
+from .privacy import LinkResult as LinkResult
+from .privacy import client_epsilon as client_epsilon
+from .privacy import embedding_epsilon as embedding_epsilon
+from .privacy import link_by_distance as link_by_distance
+from .privacy import link_by_likelihood as link_by_likelihood
+from .privacy import reconstruction_r2 as reconstruction_r2
 from .scores import SCORES as SCORES
 from .scores import Score as Score
 from .scores import accuracy_by_task as accuracy_by_task

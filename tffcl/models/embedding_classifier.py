@@ -11,8 +11,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
+from tffcl.layers.keras_layers import divergence
 from tffcl.layers.kernels import KernelLayout, VectorLayout
-from tffcl.layers.variational import divergence
 from tffcl.models.encoders import Encoder, draw, mean_of
 from tffcl.models.network import Classifier, Tensors, cross_entropy, glorot_uniform
 
@@ -109,26 +109,16 @@ class EmbeddingClassifier(Classifier):
         return kernels[: self.encoder.weights.size], kernels[self.encoder.weights.size :]
 
     def logits(
-        self,
-        kernels: tf.Tensor,
-        local: tf.Tensor,
-        attention: tf.Tensor,
-        context: Tensors,
-        examples: Tensors,
+        self, kernels: tf.Tensor, local: tf.Tensor, attention: tf.Tensor, context: Tensors, examples: Tensors,
         dropout_key: tf.Tensor | None,
-    ) -> tf.Tensor:
+    ) -> tf.Tensor:  # fmt: skip
         """Class scores at mu, or with a key at a sample of the posterior; see `Classifier.logits`."""
         return self._forward(kernels, context, examples, dropout_key)[0]
 
     def losses(
-        self,
-        kernels: tf.Tensor,
-        local: tf.Tensor,
-        attention: tf.Tensor,
-        context: Tensors,
-        examples: Tensors,
+        self, kernels: tf.Tensor, local: tf.Tensor, attention: tf.Tensor, context: Tensors, examples: Tensors,
         dropout_key: tf.Tensor | None,
-    ) -> tf.Tensor:
+    ) -> tf.Tensor:  # fmt: skip
         """Eq. 9 with a key, cross-entropy at mu without one; for a deterministic encoder eq. 7: nats, `[N]`."""
         logits, stats = self._forward(kernels, context, examples, dropout_key)
         losses = cross_entropy(logits, context, examples)

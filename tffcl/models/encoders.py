@@ -20,8 +20,8 @@ import tensorflow_federated as tff
 
 from tffcl import errors
 from tffcl.layers import text
+from tffcl.layers.keras_layers import HIGHEST, LOWEST, safe_log_scale, sample_posterior
 from tffcl.layers.kernels import VectorLayout
-from tffcl.layers.variational import HIGHEST, LOWEST, safe_log_scale, sample_posterior
 from tffcl.models.network import Tensors, document_types, glorot_uniform
 
 # The first sigma is 0.018. It grows as it is trained, yet embeddings that start with less noise tell more of later
@@ -205,8 +205,7 @@ class ImageEncoder(LayeredEncoder):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if any(count < 1 for count in self.filters):
             raise errors.InputError(f"filters: expected at least 1 in each layer, found {self.filters}")
-        if self.padding not in ("auto", "same", "valid"):
-            raise errors.InputError(f"padding must be one of auto, same, valid; got {self.padding!r}")
+        errors.check_choice("padding", self.padding, ("auto", "same", "valid"))
         if self.padding == "auto":
             roomy = min(self.shape) >= _ROOMY and min(self._sides("valid")) > 0
             object.__setattr__(self, "padding", "valid" if roomy else "same")

@@ -208,14 +208,9 @@ class KerasNetwork(Layered):
         return self.local.join(dict(zip(self._names, self._first)))
 
     def logits(
-        self,
-        kernels: tf.Tensor,
-        local: tf.Tensor,
-        attention: tf.Tensor,
-        context: Tensors,
-        examples: Tensors,
+        self, kernels: tf.Tensor, local: tf.Tensor, attention: tf.Tensor, context: Tensors, examples: Tensors,
         dropout_key: tf.Tensor | None,
-    ) -> tf.Tensor:
+    ) -> tf.Tensor:  # fmt: skip
         del attention, context
         trained = {**self.kernels.split(kernels), **self.local.split(local)}
         # Frozen weights enter as constants: a federated computation cannot reach the model's own variables.

@@ -89,14 +89,9 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def losses(
-        self,
-        kernels: tf.Tensor,
-        local: tf.Tensor,
-        attention: tf.Tensor,
-        context: Tensors,
-        examples: Tensors,
+        self, kernels: tf.Tensor, local: tf.Tensor, attention: tf.Tensor, context: Tensors, examples: Tensors,
         dropout_key: tf.Tensor | None,
-    ) -> tf.Tensor:
+    ) -> tf.Tensor:  # fmt: skip
         """What training minimises for each example, in nats: float32 `[N]`.
 
         Args:
@@ -163,25 +158,15 @@ class Classifier(Network):
 
     @abc.abstractmethod
     def logits(
-        self,
-        kernels: tf.Tensor,
-        local: tf.Tensor,
-        attention: tf.Tensor,
-        context: Tensors,
-        examples: Tensors,
+        self, kernels: tf.Tensor, local: tf.Tensor, attention: tf.Tensor, context: Tensors, examples: Tensors,
         dropout_key: tf.Tensor | None,
-    ) -> tf.Tensor:
+    ) -> tf.Tensor:  # fmt: skip
         """Class scores, float32 `[N, max_classes]`; arguments as for `losses`."""
 
     def losses(
-        self,
-        kernels: tf.Tensor,
-        local: tf.Tensor,
-        attention: tf.Tensor,
-        context: Tensors,
-        examples: Tensors,
+        self, kernels: tf.Tensor, local: tf.Tensor, attention: tf.Tensor, context: Tensors, examples: Tensors,
         dropout_key: tf.Tensor | None,
-    ) -> tf.Tensor:
+    ) -> tf.Tensor:  # fmt: skip
         """Cross-entropy of each example in nats."""
         return cross_entropy(self.logits(kernels, local, attention, context, examples, dropout_key), context, examples)
 
@@ -253,14 +238,9 @@ class Whole(Classifier):
         return self.inner.batch(examples, rows)
 
     def logits(
-        self,
-        kernels: tf.Tensor,
-        local: tf.Tensor,
-        attention: tf.Tensor,
-        context: Tensors,
-        examples: Tensors,
+        self, kernels: tf.Tensor, local: tf.Tensor, attention: tf.Tensor, context: Tensors, examples: Tensors,
         dropout_key: tf.Tensor | None,
-    ) -> tf.Tensor:
+    ) -> tf.Tensor:  # fmt: skip
         return self.inner.logits(*self.parts(kernels), attention, context, examples, dropout_key)
 
 

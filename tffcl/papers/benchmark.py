@@ -28,7 +28,8 @@ from tffcl.papers import tables, workers
 from tffcl.papers.suites import Entry, Suite
 from tffcl.papers.tables import Found, Measure, Row, Table, Values, megabytes_up, seeded, write_table
 from tffcl.papers.workers import Run
-from tffcl.reports import leaderboard, run_files
+from tffcl.reports import leaderboard
+from tffcl.reports.runs import reading
 from tffcl.reports.tables import FIGURES, KNOWN, TASK_AT_TEST, half_width, incremental, task_at_test
 
 logger = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ def benchmark(
             found[row] = folders
         elif folders:
             logger.warning("%s: one finished seed, and so no interval: left out", row.name)
-    with run_files.reading(root):
+    with reading(root):
         values = table.values(found)
         board = board_of(suite, quick, table, found, values)
     shown = table.markdown(found, values)

@@ -23,7 +23,7 @@ from tffcl.flags import parse_run
 from tffcl.papers import workers
 from tffcl.papers.workers import Run
 from tffcl.program.run_directory import Checkpoints
-from tffcl.reports import run_files
+from tffcl.reports.runs import reading
 from tffcl.reports.tables import NO_DATA, spread
 from tffcl.reports.tables import incremental as figure_of
 
@@ -164,7 +164,7 @@ def reproduce(
     storage.make_folder(root, "the folder of all runs")
     failures = workers.finish(everything, jobs)
     found = {row: [each.folder for each in of_row if each.finished] for row, of_row in runs.items()}
-    with run_files.reading(root):
+    with reading(root):
         values = table.values(found)
         shown = table.markdown(found, values)
         click.echo(shown)

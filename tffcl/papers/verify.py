@@ -36,7 +36,7 @@ from tffcl.papers.benchmark import (
 )
 from tffcl.papers.tables import seeded
 from tffcl.papers.workers import Run
-from tffcl.reports import run_files
+from tffcl.reports.runs import reading
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class Check:
         wrong = next((name for name in rows if name not in known), None)
         if wrong is not None:
             raise InputError(f"{file}: no row {wrong!r}; there are {', '.join(known)}")
-        with run_files.reading(file):
+        with reading(file):
             return [self.of_row(known[name], board) for name in rows or known]
 
     def of_row(self, row: Mapping[str, Any], board: Mapping[str, Any]) -> Checked:

@@ -14,7 +14,7 @@ from .driver import run_program as run_program
 from .pretraining import load_encoder as load_encoder
 from .pretraining import pretrain as pretrain
 from .pretraining import save_encoder as save_encoder
-from .progress import ProgressBar as ProgressBar
+from .reporters import ProgressBar as ProgressBar
 from .reporters import Released as Released
 from .reporters import Reporter as Reporter
 from .results import Results as Results

@@ -31,7 +31,7 @@ from tffcl.program.client_data import SPLITS
 from tffcl.program.state import ClientStore, client_key, draw_secret
 from tffcl.program.task_data import flat, grouped
 from tffcl.templates import ContinualProcess
-from tffcl.templates.tff_types import as_type, at_clients, entries
+from tffcl.templates.messages import as_type, at_clients, entries
 
 _RUN = re.compile(r"run-[0-9a-f]{8}")
 _AT_ONCE = 16  # states that a call holds in the worker's memory

@@ -30,7 +30,7 @@ from tffcl import storage
 from tffcl.errors import InputError, OperationError, RunError
 from tffcl.program.client_data import SPLITS, ClientData, StoredTask
 from tffcl.program.task_data import check_task, flat, num_examples
-from tffcl.templates import ContinualProcess, tff_types
+from tffcl.templates import ContinualProcess, messages
 
 # What the last two checkpoints, and the call that runs, can need.
 KEPT_VERSIONS = 5
@@ -61,7 +61,7 @@ def read(prefix: tf.Tensor, types: Mapping[str, tff.TensorType]) -> OrderedDict[
         dtypes=[tf.dtypes.as_dtype(kind.dtype) for kind in types.values()],
     )
     return OrderedDict(
-        (name, tff_types.as_type("read", name, value, kind)) for (name, kind), value in zip(types.items(), found)
+        (name, messages.as_type("read", name, value, kind)) for (name, kind), value in zip(types.items(), found)
     )
 
 
@@ -292,7 +292,7 @@ def _describe() -> tff.Computation:
         counts = OrderedDict((split, one["format/count"]) for split, one in found.items())
         return OrderedDict(counts, num_classes=found["train"]["format/num_classes"])
 
-    @tff.federated_computation(tff_types.at_clients(asked))
+    @tff.federated_computation(messages.at_clients(asked))
     def describe(places: tff.Value) -> tff.Value:
         return tff.federated_map(counts_of, places)
 

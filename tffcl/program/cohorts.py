@@ -26,7 +26,7 @@ from tffcl.program.client_files import HandleProcess
 from tffcl.program.events import Event
 from tffcl.program.state import ClientStore, RunState
 from tffcl.program.task_data import flat, grouped, num_examples, ordered
-from tffcl.templates import ContinualProcess, admission, tff_types
+from tffcl.templates import ContinualProcess, messages
 from tffcl.transfers import KnowledgeBase, NoTransfer, Transfer
 
 # A call's message holds the data of its whole cohort, and stands several times in memory on its way.
@@ -135,7 +135,7 @@ def train_round(
         server_state, changes, reported, measured = process.next(server_state, states, data)
     counted = [client for place, client in enumerate(clients) if place not in missing]
     for client, changed, one in zip(counted, changes, reported):
-        if not admission.refusal(one):
+        if not messages.refusal(one):
             store.merge([client], [changed])
     return server_state, dict(zip(counted, reported)), measured
 
@@ -151,7 +151,7 @@ def raw_data(task: AnyTask, split: str) -> OrderedDict:
 def prepared_bytes(process: ContinualProcess, examples: Tensors, num_foreign: int) -> int:
     """Bytes that `prepare` adds to examples; an open dimension after the first is taken for the foreign one."""
     total = 0
-    for name, kind in tff_types.entries(process.prepare.type_signature.result).items():
+    for name, kind in messages.entries(process.prepare.type_signature.result).items():
         if name not in examples:
             inner = [num_foreign if size is None else size for size in kind.shape[1:]]
             total += num_examples(examples) * int(np.prod(inner, dtype=np.int64)) * kind.dtype.itemsize
@@ -183,7 +183,7 @@ def num_bytes(value: Any) -> int:
 
 def scores_are(process: ContinualProcess) -> str:
     """The name of a process's first score: "accuracy" or "nll"."""
-    return "accuracy" if "correct" in tff_types.entries(process.evaluate.type_signature.result) else "nll"
+    return "accuracy" if "correct" in messages.entries(process.evaluate.type_signature.result) else "nll"
 
 
 def evaluate_tasks(
@@ -202,7 +202,7 @@ def evaluate_tasks(
       of a density; None for a task without test examples.
     """
     own = _own_tasks(state, prepared)
-    if "losses" in tff_types.entries(process.evaluate.type_signature.result):
+    if "losses" in messages.entries(process.evaluate.type_signature.result):
         return _density_scores(process, state, own, len(prepared))
     scores = _no_scores(len(own), len(prepared))
     pairs = [
@@ -279,9 +279,9 @@ def inferred_scores(
 
 def _prepared_from(process: ContinualProcess) -> tuple[dict[str, Any], bool]:
     """The type of raw examples with their context, and whether `prepare` adds anything to examples."""
-    raw = tff_types.entries(process.prepare.type_signature.parameter[3])
-    examples = tff_types.entries(process.prepare.type_signature.result)
-    return {name: tff_types.entries(kind) for name, kind in raw.items()}, set(examples) != set(raw["examples"])
+    raw = messages.entries(process.prepare.type_signature.parameter[3])
+    examples = messages.entries(process.prepare.type_signature.result)
+    return {name: messages.entries(kind) for name, kind in raw.items()}, set(examples) != set(raw["examples"])
 
 
 def _met(own: Sequence[tuple[int, Prepared]], view: int, group: Sequence[int], masked: bool) -> OrderedDict:

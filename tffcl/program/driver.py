@@ -27,7 +27,7 @@ from tffcl.program.results import Results, Settings, privacy_accounts, results_o
 from tffcl.program.state import ClientStore
 from tffcl.program.task_data import Summarise, TaskData, check_data
 from tffcl.streams import Enrollment
-from tffcl.templates import ContinualProcess, admission, tff_types
+from tffcl.templates import ContinualProcess, messages
 from tffcl.transfers import Transfer
 
 logger = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class _Run:
             for event in past:
                 directory.history.append(event)
         data.secrets = self.state.secrets.get(state_lib.SUMMARIES)
-        self._keeps_secrets = bool(secret) or "secret" in tff_types.entries(process.client_state_type)
+        self._keeps_secrets = bool(secret) or "secret" in messages.entries(process.client_state_type)
         self.shelf = Shelf()  # of what is prepared
         self.prepared: list[dict[int, cohorts.Prepared]] = []  # [task][client], of those enrolled
 
@@ -362,7 +362,7 @@ class _Run:
             for client, upload in zip(active[part], uploads):
                 if "attention" in upload:
                     attention[client] = upload["attention"]
-                if reason := admission.refusal(upload):
+                if reason := messages.refusal(upload):
                     refused[client] = reason
                 # Without transfer nobody would ever read it; it is 0 of one that was left out of all rounds, or is now.
                 if self.process.num_foreign and np.any(upload["knowledge"]):

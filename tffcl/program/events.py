@@ -1,7 +1,8 @@
 """The events of a run as `history.jsonl` holds them, a line per round and a line per task, and what a round costs.
 
 A value per client stands under the client's number, as text: JSON has no other keys. null means "no data". Bytes follow
-from what stands in the run's state; times are of this process together with the workers that it started.
+from what stands in the run's state; times are of this process together with the workers that it started. Events are
+read without TensorFlow.
 """
 
 from __future__ import annotations
@@ -18,22 +19,17 @@ import numpy as np
 import psutil
 
 from tffcl import metrics
-from tffcl.program.frames import TIDY as TIDY
-from tffcl.templates import admission, tff_types
-from tffcl.transfers import KnowledgeBase
-from tffcl.transfers.knowledge_base import Summary
+from tffcl.program.results import NO_NUMBERS
 
 if TYPE_CHECKING:
     from tffcl.program.state import RunState
+    from tffcl.transfers import KnowledgeBase
+    from tffcl.transfers.knowledge_base import Summary
 
 # Why a client is left out, beside what the server refuses.
 NOT_FINITE, LOST = "its training was not finite", "its worker got lost"
 
 Event = dict[str, Any]
-_NO_NUMBERS = (
-    "event", "task", "round", "participants", "left_out", "left_out_reasons", "not_reported", "nothing_learned",
-    "selection", "attention",
-)  # fmt: skip
 Bytes = tuple[int, int]  # sparse-coded, dense
 Scores = Mapping[str, Sequence[Sequence[Optional[float]]]]  # by name: for every client its scores
 
@@ -49,16 +45,18 @@ def round_event(
     """What a round said, without its bytes and times.
 
     `left_out` has the participants that the round did not count, and `left_out_reasons` why: the server refused what
-    they sent (`tffcl.templates.admission`), their own training was not finite, or they are among `not_reported`,
+    they sent (`tffcl.templates.messages`), their own training was not finite, or they are among `not_reported`,
     since their worker got lost. Unknown metrics pass through by their own names.
 
     `client_metrics` are what `next` reported for each participant whose worker did not get lost, `measured` what the
     parts at the server measured; there are no scores in a round without evaluation.
     """
+    from tffcl.templates import messages
+
     event: Event = {"event": "round", "task": task, "round": round_num, "participants": list(participants)}
     reasons = {}
     for client, reported in client_metrics.items():
-        reasons[client] = admission.refusal(reported)
+        reasons[client] = messages.refusal(reported)
         if reasons[client]:
             continue
         for name, value in reported.items():
@@ -81,7 +79,9 @@ def by_path(measured: Any) -> dict[str, Any]:
     >>> by_path({"aggregator": (), "finalizer": {"update": {"rejected": np.int32(0)}}})
     {'finalizer/update/rejected': 0}
     """
-    return {place: np.asarray(value).tolist() for place, value in tff_types.leaves(measured)}
+    from tffcl.templates import messages
+
+    return {place: np.asarray(value).tolist() for place, value in messages.leaves(measured)}
 
 
 def add_left_out(event: Event, reasons: Mapping[int, str]) -> None:
@@ -151,10 +151,12 @@ def bytes_up(
     To these come the bytes of whatever else it says it sent, in the metric `extra_bytes` (embeddings, for example); in
     a task's first round also what every client enrolled in it (the keys of `summaries`) had told of the task before.
     """
+    from tffcl.templates import messages
+
     size = int(np.size(state.server["shared"]))
     sent: dict[int, Bytes] = dict.fromkeys(participants, (0, 0))
     for client, metrics_of_client in reported.items():
-        if not admission.refusal(metrics_of_client):  # of what was refused nothing is known
+        if not messages.refusal(metrics_of_client):  # of what was refused nothing is known
             coded, dense = coded_and_dense(metrics_of_client.get("sent", size), size)
             extra = int(metrics_of_client.get("extra_bytes", 0))
             sent[client] = (coded + extra, dense + extra)
@@ -208,7 +210,7 @@ def numbers(event: Event) -> Iterator[tuple[Union[int, str], Union[int, str], st
     [(2, '', 'loss', 0.5), (0, 0, 'accuracy', 0.25)]
     """
     for name, value in event.items():
-        if name in _NO_NUMBERS:
+        if name in NO_NUMBERS:
             continue
         if isinstance(value, list):
             value = dict(enumerate(value))

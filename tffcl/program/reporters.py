@@ -8,21 +8,25 @@ import contextlib
 import csv
 import functools
 import io
+import math
 import os
 import pathlib
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Protocol, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
+import tqdm.auto
+import tqdm.notebook
 
-from tffcl import storage
+from tffcl import metrics, storage
 from tffcl.errors import RunError
-from tffcl.program import board, events, trackers
+from tffcl.program import events, results, trackers
 from tffcl.program.events import Event
-from tffcl.program.progress import ProgressBar
 
 
 class Reporter(Protocol):
@@ -95,11 +99,10 @@ class MetricsTable:
         del num_tasks
         self._num_rounds = num_rounds
         lines = [row for event in past for row in self._rows(event)]
-        storage.write_whole(self._path, _as_csv([events.TIDY, *lines]))
+        storage.write_whole(self._path, _as_csv([results.TIDY, *lines]))
 
     def report(self, event: Event) -> None:
-        with _write_errors(self._path), self._path.open("ab") as file:
-            file.write(_as_csv(self._rows(event)))
+        storage.append(self._path, _as_csv(self._rows(event)))
 
     def _rows(self, event: Event) -> list[list[Any]]:
         return [[*self._run, *row] for row in events.tidy_rows(event, self._num_rounds)]
@@ -112,34 +115,6 @@ def _as_csv(rows: Iterable[Sequence[Any]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
-
-
-class Board:
-    """A folder for TensorBoard with the headline of a run as scalars (`tffcl.program.events.Headline`).
-
-    The format of the file is TensorBoard's own; TensorFlow has no part in it. A run that goes on writes it anew.
-    """
-
-    def __init__(self, folder: pathlib.Path):
-        self._folder = folder
-
-    def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
-        storage.make_folder(self._folder, "a folder for TensorBoard")
-        with _write_errors(self._folder):
-            for path in self._folder.glob("events.out.tfevents.*"):
-                path.unlink()
-        self._path = self._folder / board.file_name()
-        self._headline = events.Headline(num_tasks, num_rounds)
-        found = [self._headline.add(event) for event in past]
-        storage.write_whole(self._path, board.header() + b"".join(board.scalars(*each) for each in found))
-
-    def report(self, event: Event) -> None:
-        step, numbers = self._headline.add(event)
-        with _write_errors(self._path), self._path.open("ab") as file:
-            file.write(board.scalars(step, numbers))
-
-    def close(self) -> None:
-        """Every scalar is in the file."""
 
 
 def default_reporters(
@@ -164,7 +139,7 @@ def default_reporters(
     reporters: list[Reporter] = [] if progress == "quiet" else [ProgressBar(verbose=progress == "verbose")]
     if output_dir is not None:
         folder = pathlib.Path(output_dir)
-        reporters += [Board(folder / "tensorboard"), MetricsTable(folder / "metrics.csv", config)]
+        reporters += [trackers.Board(folder / "tensorboard"), MetricsTable(folder / "metrics.csv", config)]
     if track is not None:
         reporters.append(trackers.tracker(track, config, output_dir))
     return reporters
@@ -178,14 +153,14 @@ def numbers_of(event: Event) -> Iterator[tuple[str, float]]:
 
 
 @contextlib.contextmanager
-def _write_errors(what: Any) -> Iterator[None]:
-    """Turns errors of files into one that names what was written."""
+def _write_errors(manager: Any) -> Iterator[None]:
+    """Turns errors of a release manager's files into one that names what was written."""
     try:
         yield
     except OSError as error:
-        raise storage.cannot_write(error.filename or type(what).__name__, error) from error
+        raise storage.cannot_write(error.filename or type(manager).__name__, error) from error
     except tf.errors.OpError as error:
-        raise RunError(f"cannot write to {what}: {error.message}") from error
+        raise RunError(f"cannot write to {manager}: {error.message}") from error
 
 
 def _wait_for(call: Callable[[], Any]) -> None:
@@ -229,3 +204,149 @@ def _interrupted_afterwards() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if pressed:
             signal.raise_signal(signal.SIGINT)
+
+
+_END = -1  # the place of a task's end, behind its rounds
+
+
+class ProgressBar:
+    """How far a run is on stderr: a bar on a terminal and in a notebook; elsewhere a line now and then.
+
+    Shown with `Reporter`.
+
+    Args:
+      file: written to; None for stderr.
+      every: seconds between lines, at the least, where there is no terminal.
+      verbose: a line for every round, with the losses of the clients.
+    """
+
+    def __init__(self, file: Any = None, *, every: float = 10.0, verbose: bool = False):
+        self._file, self._every, self._verbose = file, every, verbose
+        self._bar: Any = None
+        self._score = ""
+
+    def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
+        self._file = self._file or sys.stderr
+        self._estimate = Estimate(num_tasks, num_rounds)
+        for event in past:
+            self._estimate.add(event)
+        self._num_tasks, self._done = num_tasks, sum(event["event"] == "round" for event in past)
+        # Tasks that have ended had rounds of their own number, where a run is continued with another.
+        ended = [event["task"] for event in past if event["event"] == "task_end"]
+        had = sum(event["event"] == "round" and event["task"] in ended for event in past)
+        self._total = had + (num_tasks - len(ended)) * num_rounds
+        self._shown = self._started = time.monotonic()
+        if self._done == self._total:
+            return
+        if self._file.isatty() or (self._file is sys.stderr and _in_notebook()):
+            self._bar = tqdm.auto.tqdm(
+                total=self._total, initial=self._done, file=self._file, dynamic_ncols=True, desc="compiling",
+                bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} rounds, {elapsed}{postfix}",
+            )  # fmt: skip
+        else:
+            self._write(f"compiling, then round {self._done + 1} of {self._total} ...")
+
+    def report(self, event: Event) -> None:
+        is_round, now = event["event"] == "round", time.monotonic()
+        self._done += is_round
+        self._estimate.add(event)
+        self._score = metrics.shown_score(event) or self._score
+        left = self._estimate.left()
+        about = [self._score] if self._score else []
+        if left is not None and self._done < self._total:
+            about.append(f"about {_clock(left)} left")
+        where = f"task {event['task'] + 1} of {self._num_tasks}"
+        if self._bar is not None:
+            self._bar.set_description(where, refresh=False)
+            self._bar.set_postfix_str(", ".join(about), refresh=not is_round)
+            self._bar.update(is_round)
+        last = self._done == self._total and not is_round
+        if self._verbose and is_round:
+            losses = ", ".join(f"{loss:.3g}" for loss in event.get("loss", {}).values())
+            about = [*about, f"loss by client {losses}"] if losses else about
+        if (self._verbose and is_round) or (self._bar is None and (last or now - self._shown >= self._every)):
+            took = [f"{_clock(now - self._started)} so far"]
+            self._write(f"round {self._done} of {self._total}, {where}: {', '.join([*about, *took])}")
+            self._shown = now
+        for line in _faults_of(event):
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.write(line, file=self._file)
+        else:
+            print(line, file=self._file, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = None
+
+
+def _in_notebook() -> bool:
+    """Whether tqdm has found a notebook that it can draw its bar in."""
+    return issubclass(tqdm.auto.tqdm, tqdm.notebook.tqdm_notebook)
+
+
+def _clock(seconds: float) -> str:
+    """Minutes and seconds, or hours and minutes.
+
+    >>> _clock(9.4), _clock(83), _clock(7500)
+    ('9 s', '1 min 23 s', '2 h 5 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class Estimate:
+    """How long the rest of a run takes, from what its rounds and ends of tasks have taken.
+
+    A round is expected to take what that of the same place took in the last two tasks, for the first round of a task
+    is dear (its start, its examples, all its epochs) and patience makes the last ones cheap. The run's first round and
+    first end of a task contain compilation and count for no other; what stands in for them while there is nothing
+    better is their geometric mean with a usual round.
+    """
+
+    def __init__(self, num_tasks: int, num_rounds: int):
+        self._places = [(task, place) for task in range(num_tasks) for place in (*range(num_rounds), _END)]
+        self._seconds: dict[tuple[int, int], float] = {}
+
+    def add(self, event: Event) -> None:
+        """Something has happened."""
+        self._seconds[event["task"], event.get("round", _END)] = event.get("seconds", 0.0)
+
+    def left(self) -> Optional[float]:
+        """Seconds; None as long as nothing but the first round is known."""
+        usual = [seconds for (_, place), seconds in self._seconds.items() if place > 0]
+        if not usual:
+            return None
+        round_seconds = sum(usual) / len(usual)
+        ended = {task for task, place in self._seconds if place == _END}
+        left = [place for task, place in self._places if task not in ended and (task, place) not in self._seconds]
+        return sum(self._expected(place, round_seconds) for place in left)
+
+    def _expected(self, place: int, round_seconds: float) -> float:
+        compiles = place in (0, _END)
+        known = [s for (task, there), s in self._seconds.items() if there == place and (task > 0 or not compiles)][-2:]
+        if known:
+            return sum(known) / len(known)
+        first = self._seconds.get((0, place)) if compiles else None
+        return round_seconds if first is None else math.sqrt(first * round_seconds)
+
+
+def _faults_of(event: Event) -> Iterator[str]:
+    """A line for each reason for which clients were left out, and for each part that rejected something."""
+    where = f"task {event['task']}, round {event['round']}" if "round" in event else f"task {event['task']}"
+    clients: dict[str, list[str]] = {}
+    for client, reason in event.get("left_out_reasons", {}).items():
+        clients.setdefault(reason, []).append(client)
+    for reason, some in clients.items():
+        yield f"{where}: client(s) {', '.join(some)} left out: {reason}"
+    if event.get("nothing_learned"):
+        unlearned = ", ".join(map(str, event["nothing_learned"]))
+        yield f"task {event['task']}: client(s) {unlearned} have learned nothing and send nothing to the others"
+    for path, count in event.get("server_metrics", {}).items():
+        if count and path.endswith("/rejected"):
+            yield f"{where}: {path.removesuffix('/rejected')} at the server did not take what was not finite"

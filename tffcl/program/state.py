@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 from tffcl.archive import Shelf
 from tffcl.errors import ContractError
 from tffcl.program.results import Settings
-from tffcl.templates import ContinualProcess, tff_types
+from tffcl.templates import ContinualProcess, messages
 from tffcl.transfers import KnowledgeBase
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def project(state: Mapping[str, Any], kind: tff.Type) -> State:
 
 
 def _named(state: Mapping[str, Any], kind: tff.Type) -> list[str]:
-    names = list(tff_types.entries(kind))
+    names = list(messages.entries(kind))
     missing = [name for name in names if name not in state]
     if missing:
         raise ContractError(f"client state: a computation needs the entry {missing[0]!r}, found only {sorted(state)}")

@@ -18,7 +18,7 @@ from tffcl.errors import InputError
 from tffcl.program.client_data import SPLITS, AnyClientData, AnyTask, ClientTask, StoredTask, Tensors
 from tffcl.program.state import as_seed
 from tffcl.streams import Enrollment, EnrollmentState
-from tffcl.templates import ContinualProcess, tff_types
+from tffcl.templates import ContinualProcess, messages
 from tffcl.transfers import Transfer
 from tffcl.transfers.knowledge_base import Summary
 
@@ -56,7 +56,7 @@ def ordered(value: Any, kind: tff.Type, where: str) -> Any:
     """
     if not isinstance(kind, tff.StructType) or not isinstance(value, Mapping):
         return value
-    entries = tff_types.entries(kind)
+    entries = messages.entries(kind)
     if set(value) != set(entries):
         raise InputError(f"{where}: expected the entries {list(entries)}, found {list(value)}")
     return OrderedDict((name, ordered(value[name], entry, f"{where}, {name}")) for name, entry in entries.items())
@@ -166,7 +166,7 @@ def _check_range(values: np.ndarray, bound: int, what: str, meaning: str, least:
 
 def _check_tensors(tensors: Any, kind: tff.StructType, where: str) -> None:
     """Names, dtypes, shapes and finiteness."""
-    expected = tff_types.entries(kind)
+    expected = messages.entries(kind)
     if not isinstance(tensors, Mapping):
         found = type(tensors).__name__
         raise InputError(

@@ -1,21 +1,96 @@
-"""Experiment trackers: each is a reporter that hands the headline of a run on, and is an extra of its own.
+"""Reporters for boards and trackers outside: TensorBoard's files, Weights & Biases, MLflow. No TensorFlow here.
 
-`--track wandb` needs `pip install tffcl[wandb]`, `--track mlflow` needs `tffcl[mlflow]`. Where a tracker keeps what it
-gets, and whether it sends it anywhere, is its own matter (WANDB_MODE=offline, MLFLOW_TRACKING_URI=file:...).
+A file for TensorBoard is made of records of scalars and pictures, in the format that every reader of them takes:
+scalars are simple values, not tensors, which only some readers know.
+
+Each tracker hands the headline of a run on, and is an extra of its own: `--track wandb` needs
+`pip install tffcl[wandb]`, `--track mlflow` needs `tffcl[mlflow]`. Where a tracker keeps what it gets, and whether it
+sends it anywhere, is its own matter (WANDB_MODE=offline, MLFLOW_TRACKING_URI=file:...).
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import os
+import pathlib
+import socket
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
+from tffcl import storage
 from tffcl.errors import InputError
 from tffcl.program.events import Event, Headline
+from tffcl.storage import PathLike
 
-PathLike = Union[str, "os.PathLike[str]"]
+PICTURES = ".plots"  # what the file of pictures ends in; that of scalars is another, which a run writes
+
+
+def file_name(suffix: str = "") -> str:
+    """A new name as TensorBoard looks for."""
+    return f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}{suffix}"
+
+
+def header() -> bytes:
+    """What a file begins with."""
+    return _record(file_version="brain.Event:2")
+
+
+def scalars(step: int, numbers: Mapping[str, float]) -> bytes:
+    """A record of numbers by tag."""
+    from tensorboard.compat.proto import summary_pb2
+
+    values = [summary_pb2.Summary.Value(tag=tag, simple_value=number) for tag, number in numbers.items()]
+    return _record(step=step, summary=summary_pb2.Summary(value=values))
+
+
+def picture(tag: str, png: bytes) -> bytes:
+    """A record of a picture; its size stands in the first bytes of every PNG."""
+    from tensorboard.compat.proto import summary_pb2
+
+    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
+    image = summary_pb2.Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
+    return _record(step=0, summary=summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, image=image)]))
+
+
+def _record(**content: Any) -> bytes:
+    from tensorboard.compat.proto import event_pb2
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    buffer = io.BytesIO()
+    RecordWriter(buffer).write(event_pb2.Event(wall_time=time.time(), **content).SerializeToString())
+    return buffer.getvalue()
+
+
+class Board:
+    """A folder for TensorBoard with the headline of a run as scalars (`tffcl.program.events.Headline`).
+
+    The format of the file is TensorBoard's own; TensorFlow has no part in it. A run that goes on writes it anew.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+
+    def start(self, num_tasks: int, num_rounds: int, past: Sequence[Event]) -> None:
+        storage.make_folder(self._folder, "a folder for TensorBoard")
+        try:
+            for path in self._folder.glob("events.out.tfevents.*"):
+                path.unlink()
+        except OSError as error:
+            raise storage.cannot_write(self._folder, error) from error
+        self._path = self._folder / file_name()
+        self._headline = Headline(num_tasks, num_rounds)
+        found = [self._headline.add(event) for event in past]
+        storage.write_whole(self._path, header() + b"".join(scalars(*each) for each in found))
+
+    def report(self, event: Event) -> None:
+        step, numbers = self._headline.add(event)
+        storage.append(self._path, scalars(step, numbers))
+
+    def close(self) -> None:
+        """Every scalar is in the file."""
 
 
 class Tracker:

@@ -8,9 +8,9 @@ from .figures import load_samples as load_samples
 from .figures import plot_accuracy_matrix as plot_accuracy_matrix
 from .figures import plot_attention as plot_attention
 from .figures import plot_samples as plot_samples
-from .run_files import load_history as load_history
-from .run_files import load_results as load_results
 from .runs import find_runs as find_runs
+from .runs import load_history as load_history
+from .runs import load_results as load_results
 from .runs import methods_table as methods_table
 from .runs import rows_of as rows_of
 from .summary import compare_plots as compare_plots

@@ -11,9 +11,10 @@ import numpy as np
 
 from tffcl import metrics
 from tffcl.errors import InputError
+from tffcl.program.events import Event
 from tffcl.reports import figures
-from tffcl.reports.run_files import Event, PathLike, total
-from tffcl.reports.tables import NLL_FIGURES, half_width, scores_of
+from tffcl.reports.tables import NLL_FIGURES, half_width, scores_of, total
+from tffcl.storage import PathLike
 
 History = Sequence[Event]
 NAN = float("nan")

@@ -15,8 +15,9 @@ import numpy as np
 
 from tffcl import archive, metrics, storage
 from tffcl.errors import InputError, RunError
-from tffcl.reports.run_files import Event, PathLike
+from tffcl.program.events import Event
 from tffcl.reports.tables import scores_of
+from tffcl.storage import PathLike
 
 # Okabe and Ito's palette: told apart with every kind of colour vision. Their yellow is too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")

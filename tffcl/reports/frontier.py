@@ -17,8 +17,7 @@ import numpy as np
 from tffcl import storage
 from tffcl.errors import InputError
 from tffcl.reports import figures
-from tffcl.reports.run_files import PathLike, reading, total
-from tffcl.reports.runs import MEASURES, Run, find_runs, rows_of
+from tffcl.reports.runs import MEASURES, Run, find_runs, reading, rows_of
 from tffcl.reports.tables import (
     FIGURES,
     INFERRED,
@@ -29,7 +28,9 @@ from tffcl.reports.tables import (
     incremental,
     render,
     task_at_test,
+    total,
 )
+from tffcl.storage import PathLike
 
 FORGOTTEN, EPSILON, ATTACK = FIGURES["forgetting"], "epsilon", "linked %"
 Value = tuple[float, Optional[float]]  # mean over seeds, half of its 95 % interval where there are two

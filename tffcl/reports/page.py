@@ -14,8 +14,7 @@ import numpy as np
 from tffcl import metrics
 from tffcl.errors import InputError
 from tffcl.reports import curves, figures, runs
-from tffcl.reports.run_files import reading
-from tffcl.reports.runs import Row, Run
+from tffcl.reports.runs import Row, Run, reading
 from tffcl.reports.tables import accuracy_matrix_table, escaped, privacy_lines, scores_of
 
 MOST_PICTURES = 60  # of single clients; beyond, their tables stand alone

@@ -12,7 +12,7 @@ import psutil
 
 from tffcl import storage
 from tffcl.errors import InputError
-from tffcl.program import board
+from tffcl.program import trackers
 from tffcl.reports import page, runs
 from tffcl.reports.curves import (
     clients_of,
@@ -25,8 +25,9 @@ from tffcl.reports.curves import (
     plot_nll_by_task,
 )
 from tffcl.reports.figures import attention_of, load_samples, plot_accuracy_matrix, plot_attention, plot_samples
-from tffcl.reports.run_files import PathLike, load_history, load_results, reading
+from tffcl.reports.runs import load_history, load_results, reading
 from tffcl.reports.tables import accuracy_matrix_table, by_task_table, nll_by_task_table, privacy_lines, results_table
+from tffcl.storage import PathLike
 
 MOST_CLIENTS = 10  # with a picture of their own
 BY_ROUND, BY_TASK = "accuracy-by-round", "accuracy-by-task"
@@ -71,7 +72,7 @@ def report(
 
     Args:
       folders: run directories, and folders that hold some.
-      group_by: one of `runs.GROUPINGS`.
+      group_by: "method", or "run" for a row of its own for each.
       against: the row that the others are compared with.
       form: one of `FORMS`; None for what the name of `output` ends in, else text.
       output: the file to write to; None for stdout.
@@ -155,10 +156,10 @@ def _show_on_board(run_dir: pathlib.Path, paths: Sequence[pathlib.Path]) -> None
     """Puts the PNGs among `paths` into TensorBoard's folder, in the place of those that are there."""
     folder, pngs = run_dir / "tensorboard", [path for path in paths if path.suffix == ".png"]
     if folder.is_dir() and pngs:
-        records = [board.picture(path.stem, path.read_bytes()) for path in pngs]
-        for old in folder.glob(f"events.out.tfevents.*{board.PICTURES}"):
+        records = [trackers.picture(path.stem, path.read_bytes()) for path in pngs]
+        for old in folder.glob(f"events.out.tfevents.*{trackers.PICTURES}"):
             old.unlink()
-        storage.write_whole(folder / board.file_name(board.PICTURES), board.header() + b"".join(records))
+        storage.write_whole(folder / trackers.file_name(trackers.PICTURES), trackers.header() + b"".join(records))
 
 
 def _write_plots(run_dir: pathlib.Path, form: str) -> list[pathlib.Path]:

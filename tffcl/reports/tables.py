@@ -11,7 +11,6 @@ import numpy as np
 
 from tffcl import metrics
 from tffcl.errors import InputError
-from tffcl.reports.run_files import total
 
 NO_DATA = "-"
 # Figures of one growing head (`tffcl.metrics.incremental_figures`), and what every table calls them, in per cent.
@@ -324,6 +323,15 @@ def spread(values: Sequence[float], digits: int = 1, signed: bool = False) -> st
     if len(values) == 1:
         return mean
     return f"{mean} +- {half_width(values):.{digits}f}"
+
+
+def total(value: Any) -> float:
+    """Sum of all numbers in a number, or in nested lists and objects of them; null counts as nothing."""
+    if isinstance(value, dict):
+        return sum(map(total, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(total, value))
+    return 0 if value is None else value
 
 
 def half_width(values: Sequence[float]) -> float:

@@ -14,9 +14,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.templates import admission
+from tffcl.templates import messages
 from tffcl.templates.contract import ClientWork, ContinualProcess, FinalizerProcess
-from tffcl.templates.tff_types import as_type, at_clients, at_server, entries, ordered, select_types
+from tffcl.templates.messages import as_type, at_clients, at_server, entries, ordered, select_types
 
 AggregationFactory = Union[tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory]
 
@@ -295,12 +295,12 @@ class _Composer:
         @tff.tensorflow.computation(*message, self.limits.type_signature.result)
         def admit(update: OrderedDict, weight: tf.Tensor, metrics: OrderedDict, limits: OrderedDict) -> tuple:
             faults = [
-                admission.weight_fault(weight, limits["weight"]),
-                *admission.count_faults(metrics),
+                messages.weight_fault(weight, limits["weight"]),
+                *messages.count_faults(metrics),
                 *work.faults(update, limits),
             ]
-            refused = admission.verdict(update, faults, work.largest_value)
-            return (*admission.taken((update, weight), refused), OrderedDict(metrics, refused=refused))
+            refused = messages.verdict(update, faults, work.largest_value)
+            return (*messages.taken((update, weight), refused), OrderedDict(metrics, refused=refused))
 
         return admit
 
@@ -347,8 +347,8 @@ class _Composer:
 
         @tff.tensorflow.computation(end.type_signature.result[1])
         def admit(upload: OrderedDict) -> OrderedDict:
-            refused = admission.verdict(upload, largest=work.largest_value)
-            return OrderedDict(admission.taken(upload, refused), refused=refused)
+            refused = messages.verdict(upload, largest=work.largest_value)
+            return OrderedDict(messages.taken(upload, refused), refused=refused)
 
         @tff.federated_computation(at_server(server), at_clients(self.state), at_clients(self.data))
         def end_task(server_state: tff.Value, client_states: tff.Value, client_data: tff.Value) -> tuple:

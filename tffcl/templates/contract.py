@@ -16,7 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import errors
-from tffcl.templates import admission, tff_types
+from tffcl.templates import messages
 
 Tensors = Mapping[str, tf.Tensor]
 
@@ -64,7 +64,7 @@ class ClientWork(abc.ABC):
     knowledge_size: int
     num_foreign: int
     max_classes: int | None = None
-    largest_value: float = admission.LARGEST
+    largest_value: float = messages.LARGEST
     handed: tuple[str, ...] = ()
 
     @abc.abstractmethod
@@ -119,7 +119,7 @@ class ClientWork(abc.ABC):
         del state
         return {"weight": tf.cast(tf.shape(next(iter(data["train"].values())))[0], tf.float32)}
 
-    def faults(self, update: Tensors, limits: Tensors) -> Sequence[admission.Fault]:
+    def faults(self, update: Tensors, limits: Tensors) -> Sequence[messages.Fault]:
         """What may be wrong with an update beyond its weight and values; runs at the server, as does no other method.
 
         Args:
@@ -302,8 +302,8 @@ def _expect(computation: str, where: str, holds: bool, expected: Any, found: Any
 def _expect_projection(computation: str, where: str, client: tff.FederatedType, found: tff.Type) -> None:
     """`found` is `{<some entries of C>}@CLIENTS`, with the types that they have in C."""
     _expect(computation, where, _is_placed(found, tff.CLIENTS), f"a projection of {client}", found)
-    whole = tff_types.entries(client)
-    for name, entry in tff_types.entries(found).items():
+    whole = messages.entries(client)
+    for name, entry in messages.entries(found).items():
         expected = whole.get(name)
         fits = expected is not None and expected.is_assignable_from(entry)
         _expect(computation, f"{where}, entry {name!r}", fits, expected or f"one of {sorted(whole)}", entry)

@@ -1,6 +1,8 @@
 """The contract of a transfer (which entries of the knowledge base each client receives for a task), and simple ones.
 
-Those here go by the numbers of clients and tasks alone; `SIT` compares what the tasks are about.
+Those here go by the numbers of clients and tasks, by a draw, or by what a task is said to be about; `SIT` compares what
+clients have. `Sampled`, `OwnTasks` and `Oracle` are controls of a selection. An oracle is told of every task what it is
+about, which in a federation nobody knows: it measures what a perfect selection would be worth, and is no method.
 """
 
 from __future__ import annotations
@@ -8,13 +10,13 @@ from __future__ import annotations
 import abc
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
-from tffcl import errors
-from tffcl.transfers.centroids import document_vectors
+from tffcl import errors, streams
 from tffcl.transfers.knowledge_base import KnowledgeBase, Summary
 
 logger = logging.getLogger(__name__)
@@ -78,18 +80,18 @@ class Transfer(abc.ABC):
         return None
 
     def refusal(self, summary: Summary, dimension: int) -> str:
-        """Why the server refuses a summary, empty where it takes it; see `tffcl.templates.admission`.
+        """Why the server refuses a summary, empty where it takes it; see `tffcl.templates.messages`.
 
         Args:
           summary: as a client sent it.
           dimension: D of the vectors that it should summarise.
         """
-        from tffcl.templates import admission  # imports TensorFlow, which nothing else of a transfer needs
+        from tffcl.templates import messages  # imports TensorFlow, which nothing else of a transfer needs
 
         arrays = {name: np.asarray(array) for name, array in summary.items()}
         wrong = [f"{name}: should be numbers" for name, array in arrays.items() if array.dtype.kind not in "biuf"]
         wrong += [text for holds, text in self.faults(arrays, dimension) if holds]
-        return wrong[0] if wrong else admission.verdict(arrays).numpy().decode()
+        return wrong[0] if wrong else messages.verdict(arrays).numpy().decode()
 
     def faults(self, summary: Summary, dimension: int) -> list[tuple[bool, str]]:
         """Pairs (whether it holds, text) of faults of a summary besides values that are not finite or too large."""
@@ -297,3 +299,157 @@ def drawn_entries(entries: Sequence[int], most: int, seed: Sequence[int]) -> lis
     """Entries, at most so many, drawn without replacement; the draw is a function of the seed."""
     order = np.random.default_rng(list(seed)).permutation(len(entries))
     return [entries[position] for position in order[:most]]
+
+
+class _AtMostK(PerClient):
+    """At most K entries for each client, drawn by (seed, task, client)."""
+
+    def __init__(self, k: int, seed: int = 0):
+        self.k, self.seed = errors.check_whole("k", k, 1), errors.check_whole("seed", seed, 0)
+
+    def num_foreign(self, num_clients: int) -> int:
+        del num_clients
+        return self.k
+
+
+class Sampled(_AtMostK):
+    """Each client receives at most K entries, drawn without replacement from all past tasks of the others.
+
+    The baseline of SIT's selection.
+
+    Shown with `Transfer`.
+
+    Args:
+      k: K, 1 or more.
+      seed: the draw is a function of (seed, task, client) and of what the knowledge base holds.
+      include_own: draw from the client's own past tasks, too.
+    """
+
+    def __init__(self, k: int, seed: int = 0, include_own: bool = False):
+        super().__init__(k, seed)
+        self.include_own = include_own
+
+    def _entries(self, knowledge_base: KnowledgeBase, task: int, client: int) -> list[int]:
+        past = past_entries(knowledge_base, task, client, self.include_own)
+        return drawn_entries(past, self.k, (self.seed, task, client))
+
+
+class OwnTasks(_AtMostK):
+    """Each client receives at most K entries, drawn without replacement from its own past tasks: nothing of others.
+
+    Shown with `Transfer`.
+
+    Args:
+      k: K, 1 or more.
+      seed: as of `Sampled`.
+    """
+
+    def _entries(self, knowledge_base: KnowledgeBase, task: int, client: int) -> list[int]:
+        past = past_entries(knowledge_base, task, client, include_own=True)
+        own = [entry for entry in past if knowledge_base.entries[entry][0] == client]
+        return drawn_entries(own, self.k, (self.seed, task, client))
+
+
+class Oracle(_AtMostK):
+    """Each client receives at most K entries: the past tasks that have most in common with its own, equals at random.
+
+    A task with nothing in common is never chosen. The oracle knows all tasks from the plan of the run; no client tells
+    it anything.
+
+    Shown with `Transfer`.
+
+    Args:
+      k: K, 1 or more.
+      tasks: `tasks[client][task]`: what the task is about, such as its labels, or the one set that it is of.
+      seed: as of `Sampled`.
+      include_own: choose from the client's own past tasks, too.
+    """
+
+    def __init__(self, k: int, tasks: Sequence[Sequence[Sequence[Hashable]]], seed: int = 0, include_own: bool = False):
+        super().__init__(k, seed)
+        self.tasks, self.include_own = [[frozenset(task) for task in own] for own in tasks], include_own
+
+    def _entries(self, knowledge_base: KnowledgeBase, task: int, client: int) -> list[int]:
+        wanted, entries = self.tasks[client][task], knowledge_base.entries
+        common = {
+            entry: len(wanted & self.tasks[entries[entry][0]][entries[entry][1]])
+            for entry in past_entries(knowledge_base, task, client, self.include_own)
+        }
+        some = [entry for entry in common if common[entry]]
+        # Sorting is stable: what has as much in common stays in the order of the draw.
+        drawn = drawn_entries(some, len(some), (self.seed, task, client))
+        return sorted(drawn, key=lambda entry: -common[entry])[: self.k]
+
+
+def selection_shares(
+    labels: Sequence[Sequence[Sequence[str]]],
+    entries: Sequence[tuple[int, int]],
+    selections: Sequence[Sequence[Sequence[int]]],
+) -> dict[str, float | None]:
+    """How often selections are of the same set as the task, and how often they have a label in common with it.
+
+    >>> labels = [[["a/x"], ["b/y"]], [["a/x"], ["a/z"]]]
+    >>> selection_shares(labels, entries=[(0, 0), (1, 0)], selections=[[[], []], [[1], [0]]])
+    {'selection_same_domain': 0.5, 'selection_label_overlap': 0.0}
+
+    Args:
+      labels: `labels[client][task]`, names SET/LABEL.
+      entries: (client, task) of each entry of the knowledge base.
+      selections: `selections[task][client]`, ids of entries.
+
+    Returns:
+      selection_same_domain, selection_label_overlap: of the entries that a client was given for a task the share that
+      is of the task's set, and that has a label in common with it; the mean over the clients and tasks that were given
+      some, None where there are none.
+    """
+    shares = []
+    for task, chosen in enumerate(selections):
+        for client, ids in enumerate(chosen):
+            if not ids:
+                continue
+            own = {*labels[client][task]}
+            own_sets = {*streams.domains_of(own)}
+            others = [labels[owner][past] for owner, past in (entries[entry] for entry in ids)]
+            both = [(not own_sets.isdisjoint(streams.domains_of(other)), not own.isdisjoint(other)) for other in others]
+            shares.append(np.mean(both, axis=0))
+    means = np.mean(shares, axis=0).tolist() if shares else [None, None]
+    return dict(zip(("selection_same_domain", "selection_label_overlap"), means))
+
+
+def document_vectors(tokens: np.ndarray, start: np.ndarray, length: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """The mean of a document's word vectors over its |x| words (eq. 6).
+
+    A word without a vector (the zero vector) counts in |x|. A document without any word, or without any known word,
+    is the zero vector.
+
+    >>> vectors = np.array([[0, 0], [0, 0], [1, 2], [3, 4]], np.float32)
+    >>> document_vectors(np.array([2, 3, 3, 1, 1]), np.array([0, 2, 4, 5]), np.array([2, 2, 1, 0]), vectors).tolist()
+    [[2.0, 3.0], [1.5, 2.0], [0.0, 0.0], [0.0, 0.0]]
+
+    Args:
+      tokens: int `[W]`, word ids.
+      start: int `[N]`.
+      length: int `[N]`; document n is `tokens[start[n] : start[n] + length[n]]`.
+      vectors: float32 `[V, D]`, row i for word i.
+
+    Returns:
+      float32 `[N, D]`.
+
+    Raises:
+      InputError: another shape, or an id that has no row.
+    """
+    shapes = [list(array.shape) for array in (tokens, start, length, vectors)]
+    if [len(shape) for shape in shapes] != [1, 1, 1, 2] or shapes[1] != shapes[2]:
+        raise errors.InputError(
+            f"document vectors: expected tokens [W], start and length [N] and vectors [V, D], found {shapes}"
+        )
+    if tokens.size and not 0 <= tokens.min() <= tokens.max() < len(vectors):
+        raise errors.InputError(
+            f"document vectors: word ids should lie in [0, {len(vectors)}), found {tokens.min()} to {tokens.max()}"
+        )
+    # A sparse matrix of counts: [N, L, D] at once is gigabytes for documents of news length.
+    document = np.repeat(np.arange(len(length)), length)
+    position = np.arange(len(document)) + np.repeat(start - np.cumsum(length) + length, length)
+    ones, shape = np.ones(len(document), np.float32), (len(length), len(vectors))
+    counts = scipy.sparse.csr_matrix((ones, (document, tokens[position])), shape=shape)
+    return (counts @ vectors.astype(np.float32)) / np.maximum(length, 1).astype(np.float32)[:, None]

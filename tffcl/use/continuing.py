@@ -33,7 +33,7 @@ from tffcl.program import ClientTask
 from tffcl.program.client_data import AnyClientData
 from tffcl.program.results import Results
 from tffcl.program.state import ClientStore, RunState
-from tffcl.templates import ContinualProcess, tff_types
+from tffcl.templates import ContinualProcess, messages
 from tffcl.use.finished import FinishedPlan
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _OldAndNew:
         self._new, self._first = new, first
         self.num_clients, self.num_tasks = new.num_clients, first + new.num_tasks
         raw = process.prepare.type_signature.parameter[3].member
-        context, examples = ({name: _nothing(kind) for name, kind in tff_types.entries(raw[part]).items()}
+        context, examples = ({name: _nothing(kind) for name, kind in messages.entries(raw[part]).items()}
                              for part in ("context", "examples"))  # fmt: skip
         self._empty = ClientTask(context, examples, examples, context, examples)
 

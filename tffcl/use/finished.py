@@ -22,11 +22,11 @@ from tffcl.experiment import Experiment, frozen, loading, record
 from tffcl.experiment.plan import Plan
 from tffcl.models import KerasNetwork, Network, Whole
 from tffcl.models.registry import NETWORKS, NetworkPart
-from tffcl.program import client_files, frames
+from tffcl.program import client_files, results
 from tffcl.program.results import results_of
 from tffcl.program.run_directory import Checkpoints, History
 from tffcl.program.state import ClientStore, RunState
-from tffcl.templates import ContinualProcess, compose, tff_types
+from tffcl.templates import ContinualProcess, compose, messages
 from tffcl.transfers import KnowledgeBase
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class FinishedRun:
     @property
     def config(self) -> pd.DataFrame:
         """The settings: one row, a column for each."""
-        return frames.config_of(self.settings)
+        return results.config_of(self.settings)
 
     @property
     def history(self) -> pd.DataFrame:
@@ -296,7 +296,7 @@ class FinishedRun:
         with _without_information(), runtime.in_process():
             server = self._process.initialize()
         process = self._process
-        return self._read(server, tff_types.entries(process.client_state_type), process.knowledge_size)
+        return self._read(server, messages.entries(process.client_state_type), process.knowledge_size)
 
     @functools.cached_property
     def _learned(self) -> RunState:

@@ -14,7 +14,7 @@ from loading import module_at
 from tffcl import errors, runtime
 from tffcl.client_works import LocalTraining, OrthogonalWork
 from tffcl.finalizers import build_orthogonal_update, build_server_update
-from tffcl.finalizers.orthogonal import extended
+from tffcl.finalizers.gram import extended
 
 world = module_at(pathlib.Path(__file__).parents[1] / "client_works" / "orthogonal_world.py")
 WORK = OrthogonalWork(world.network(), LocalTraining())

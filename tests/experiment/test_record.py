@@ -8,7 +8,7 @@ import pytest
 
 from tffcl import Experiment
 from tffcl.errors import InputError
-from tffcl.experiment.stream_file import export_stream
+from tffcl.experiment.record import export_stream
 
 CHOSEN = {
     "vector": {"data": "iris", "scenario": "class-incremental", "num_tasks": 3, "labels_per_task": 1},

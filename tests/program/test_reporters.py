@@ -10,8 +10,8 @@ import pytest
 import tqdm.auto
 import tqdm.notebook
 
-from tffcl.program import progress
-from tffcl.program.progress import Estimate, ProgressBar
+from tffcl.program import reporters
+from tffcl.program.reporters import Estimate, ProgressBar
 from tffcl.runtime import quiet
 
 
@@ -78,7 +78,7 @@ def test_a_score_has_a_name_a_unit_and_a_direction(score, value, text):
 
 def test_a_log_gets_whole_lines_at_once_and_not_more_than_it_asked_for(monkeypatch):
     clock = iter(range(0, 1000, 4))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(reporters.time, "monotonic", lambda: next(clock))
     lines = shown(run_of(2, 6), 2, 6, every=10.0).splitlines()
     assert lines[0] == "compiling, then round 1 of 12 ..."
     assert [line.split(",")[0] for line in lines[1:]] == [f"round {done} of 12" for done in (3, 6, 8, 11, 12)]
