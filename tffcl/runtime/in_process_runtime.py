@@ -47,8 +47,10 @@ class ClientThreads:
         self.device, self.at_once = device, at_once
         self._pool = concurrent.futures.ThreadPoolExecutor(at_once, "tffcl-client")
 
-    def run_each(self, function: Callable[[Any], Any], members: Sequence[Any]) -> list:
-        """The function's results, in the order of the clients' values.
+    def run_each(
+        self, function: Callable[[Any], Any], members: Sequence[Any], take: Callable[[Any], Any] = lambda result: None
+    ) -> list:
+        """The function's results, in the order of the clients' values; `take` gets them one by one in that order.
 
         The first error, Ctrl-C included, stops the operations that still run and is raised. Therefore a single
         client has a thread of its own, too: Python hears of no signal while the main thread is in TensorFlow.
@@ -62,7 +64,7 @@ class ClientThreads:
         with _cohort_lock, cancellation.CancellationManagerContext(canceller):
             futures = [self._pool.submit(run, member) for member in members]
             try:
-                concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+                self._take_in_order(futures, take)
             finally:  # also of Ctrl-C
                 if not all(future.done() and future.exception() is None for future in futures):
                     for future in futures:
@@ -73,6 +75,18 @@ class ClientThreads:
         if raised:  # a client's own error before those of the clients that it stopped
             raise next((error for error in raised if not isinstance(error, tf.errors.CancelledError)), raised[0])
         return [future.result() for future in futures]
+
+    @staticmethod
+    def _take_in_order(futures: list[concurrent.futures.Future], take: Callable[[Any], Any]) -> None:
+        """Waits until all are done, or one has failed."""
+        running, taken = set(futures), 0
+        while running:
+            _, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            if any(future.done() and future.exception() is not None for future in futures):
+                return
+            while taken < len(futures) and futures[taken].done():
+                take(futures[taken].result())
+                taken += 1
 
     def close(self) -> None:
         """Ends the threads."""
@@ -106,8 +120,17 @@ class Later(Clients):
     @property
     def members(self) -> list:  # type: ignore[override]
         """The values, in the order of the clients."""
+        return self.each(lambda member: None)
+
+    def each(self, take: Callable[[Any], Any]) -> list:
+        """As `members`; `take` gets each in the order of the clients, while others may still compute."""
         every = range(len(self._found))
-        return [self.member(index) for index in every] if self.ready else self._threads.run_each(self.member, every)
+        if not self.ready:
+            return self._threads.run_each(self.member, every, take)
+        found = [self.member(index) for index in every]
+        for member in found:
+            take(member)
+        return found
 
     def member(self, index: int) -> Any:
         """A client's value; what it comes from is computed in the same thread."""
@@ -235,8 +258,16 @@ class Scope:
 def _aggregate(scope: Scope, argument: tuple) -> Any:
     """In the order of the clients; merging is for hierarchies, and there is none here."""
     placed, total, accumulate, _, report = argument
-    for member in scope.members(placed):
+
+    def add(member: Any) -> None:
+        nonlocal total
         total = accumulate.call((total, member))
+
+    if isinstance(placed, Later):  # the sum grows while clients compute
+        placed.each(add)
+    else:
+        for member in scope.members(placed):
+            add(member)
     return report.call(total)
 
 

@@ -160,14 +160,14 @@ def count_faults(metrics: Mapping[str, tf.Tensor]) -> list[Fault]:
 
 def taken(message: Any, refused: tf.Tensor) -> Any:
     """The message where `refused` is empty; else zeros, and no rows where the number of rows is open."""
-    keep = tf.equal(refused, "")
 
-    def one(values: tf.Tensor) -> tf.Tensor:
-        if values.shape.rank and values.shape[0] is None:
-            return values[: tf.where(keep, tf.shape(values)[0], 0)]
-        return tf.where(keep, values, tf.zeros_like(values))
+    def nothing(values: tf.Tensor) -> tf.Tensor:
+        open_rows = values.shape.rank and values.shape[0] is None
+        return values[:0] if open_rows else tf.zeros_like(values)
 
-    return tf.nest.map_structure(one, message)
+    # Not `tf.where`, which walks through every entry of both.
+    message = tf.nest.map_structure(tf.convert_to_tensor, message)
+    return tf.cond(tf.equal(refused, ""), lambda: message, lambda: tf.nest.map_structure(nothing, message))
 
 
 def refusal(reported: Mapping[str, Any]) -> str:
