@@ -137,6 +137,50 @@ def test_nothing_is_compiled_again_and_memory_does_not_grow():
     assert compiler.call_count == 1
 
 
+def test_a_client_goes_through_its_steps_without_waiting_for_others_and_through_each_once(monkeypatch):
+    square = tff.tensorflow.computation(lambda x: x * x, _INT)
+    more = tff.tensorflow.computation(lambda x: x + 100, _INT)
+    unused = tff.tensorflow.computation(lambda x: x - 1000, _INT)
+
+    @tff.federated_computation(tff.FederatedType(_INT, tff.CLIENTS))
+    def compute(numbers):
+        squares = tff.federated_map(square, numbers)
+        tff.federated_map(unused, numbers)
+        larger = tff.federated_map(more, squares)
+        return squares, tff.federated_sum(larger), tff.federated_map(more, larger)
+
+    calls, run = [], in_process_runtime.GraphFunction.__call__
+
+    def recorded(graph, argument=()):
+        result = run(graph, argument)
+        calls.append((np.array(argument).tolist(), int(result)))
+        return result
+
+    monkeypatch.setattr(in_process_runtime.GraphFunction, "__call__", recorded)
+    with runtime.in_process(clients_at_once=1):
+        assert compute([1, 2, 3]) == ([1, 4, 9], 314, [201, 204, 209])
+    of_clients = [call for call in calls if isinstance(call[0], int)]
+    steps = [(1, 1), (1, 101), (2, 4), (4, 104), (3, 9), (9, 109), (101, 201), (104, 204), (109, 209)]
+    assert of_clients == steps
+    sums = [call for call in calls if isinstance(call[0], list) and call[0]]
+    assert sums == [([0, 101], 101), ([101, 104], 205), ([205, 109], 314)]
+
+
+def test_a_client_s_error_is_raised_though_an_earlier_one_is_never_done():
+    fails = tff.tensorflow.computation(lambda x: tf.debugging.check_numerics(1.0 / x, "one over nought"), np.float32)
+
+    @tff.tensorflow.computation(np.float32)
+    def forever(x):
+        return tf.while_loop(lambda y: y > 0.0, lambda y: [tf.nn.relu(y) + 1.0], [x])[0]
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def compute(numbers):
+        return tff.federated_sum(tff.federated_map(forever, tff.federated_map(fails, numbers)))
+
+    with runtime.in_process(clients_at_once=2), pytest.raises(errors.OperationError, match="one over nought"):
+        compute([1.0, 0.0])
+
+
 @pytest.mark.slow
 def test_graphs_are_freed_with_their_computations():
     in_process_runtime._plan.cache_clear()
