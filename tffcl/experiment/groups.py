@@ -227,9 +227,9 @@ class Runtime(Options):
         "machine; on --workers.", choices=("in-process", "local", "remote"), recorded=False,
     )  # fmt: skip
     threads_per_client: Optional[int] = option(
-        None, "For --runtime in-process: threads within an operation; as many clients run at once as the cores have "
-        "room for. None for 1, or for TF_NUM_INTRAOP_THREADS of the environment.", least=1, metavar="N",
-        recorded=False, advanced=True,
+        None, "For --runtime in-process: threads within an operation; with one, one client more than cores runs at "
+        "once, else as many as these have room for. None for 1, or TF_NUM_INTRAOP_THREADS of the environment.",
+        least=1, metavar="N", recorded=False, advanced=True,
     )  # fmt: skip
     workers: Optional[str] = option(
         None, "For --runtime remote: where `tffcl worker` runs; the clients of a round are spread over them.",

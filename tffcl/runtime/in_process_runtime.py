@@ -394,8 +394,9 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
 
         Args:
           device: A TensorFlow device such as "/GPU:0"; None leaves placement to TensorFlow.
-          clients_at_once: How many clients run at the same time; None for as many as the cores have room for. The
-            results do not depend on it, the memory that is needed does.
+          clients_at_once: How many clients run at the same time; None for one more than there are cores, or as many as
+            these have room for where an operation has several threads. The results do not depend on it, the memory that
+            is needed does.
           threads_per_client: Threads within one operation. TensorFlow keeps the number that it begins with in a
             process. None for 1; or for what is set in `tf.config.threading` or TF_NUM_INTRAOP_THREADS, or has begun.
             Gradients of the kernels of two-dimensional convolutions, and norms, depend on it in their last digits.
@@ -407,7 +408,10 @@ class InProcessRuntime(Runtime, tff.framework.SyncContext):
         """
         self._threads_each = _set_threads(threads_per_client)
         if clients_at_once is None:
-            clients_at_once = max(1, len(os.sched_getaffinity(0)) // (self._threads_each or 1))
+            cores = len(os.sched_getaffinity(0))
+            # One more than cores: an odd client is not left alone at the end, and a core has work while a client's
+            # Python runs on another (measured: docs/runtime.md).
+            clients_at_once = cores + 1 if self._threads_each == 1 else max(1, cores // (self._threads_each or 1))
         errors.check_whole("clients_at_once", clients_at_once, 1)
         self.default_num_clients = errors.check_whole("default_num_clients", default_num_clients, 0)
         self.device = None if device is None else _find_device(device)
