@@ -15,7 +15,7 @@ a document and task (`foreign_responses`). A training step (`aligned`) looks up 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -53,23 +53,30 @@ def pad_tokens(tokens: tf.Tensor, widest: int) -> tf.Tensor:
     return tf.pad(tokens, [[0, 0], [0, tf.maximum(widest - tf.shape(tokens)[1], 0)]])
 
 
-def gather_windows(tokens: tf.Tensor, vectors: tf.Tensor, width: int, widest: int) -> Windows:
-    """The windows of `width` words inside each document.
+def gather_windows(tokens: tf.Tensor, vectors: tf.Tensor, widths: Sequence[int]) -> list[Windows]:
+    """The windows of each width inside each document; every document counts as at least as long as the widest.
 
     Args:
-      tokens: int32 `[N, L]`, L >= widest, right-padded with 0.
+      tokens: int32 `[N, L]`, L >= the widest, right-padded with 0.
       vectors: float32 `[V, D]`; row 0 is the zero vector of padding.
-      width: words in a window.
-      widest: the widest filter of the model; every document counts as at least this long.
+      widths: words in a window.
     """
-    lengths = tf.maximum(tf.math.count_nonzero(tokens, axis=1, dtype=tf.int32), widest)
-    per_document = lengths - width + 1
-    rows = tf.shape(tokens)[0]
-    document = tf.repeat(tf.range(rows), per_document)
-    shift = tf.range(rows) * tf.shape(tokens)[1] - tf.cumsum(per_document, exclusive=True)
-    first = tf.range(tf.size(document)) + tf.gather(shift, document)
-    ids = tf.gather(tf.reshape(tokens, [-1]), first[:, None] + tf.range(width)[None, :])
-    return Windows(tf.reshape(tf.gather(vectors, ids), [-1, width * vectors.shape[1]]), document)
+    rows, longest = tf.unstack(tf.shape(tokens))
+    lengths = tf.maximum(tf.math.count_nonzero(tokens, axis=1, dtype=tf.int32), max(widths))
+    # A row for each width, and all windows one after the other: a handful of operations for all widths.
+    counts = lengths - tf.constant([[width - 1] for width in widths])
+    ends = tf.cumsum(tf.reshape(counts, [-1]))
+    every = tf.range(tf.concat([[0], ends], 0)[-1])
+    entry = tf.raw_ops.UpperBound(sorted_inputs=ends[None], values=every[None])[0]  # of `counts`, for each window
+    begin = tf.range(rows) * longest - (tf.reshape(ends, tf.shape(counts)) - counts)
+    first = every + tf.gather(tf.reshape(begin, [-1]), entry)
+    sizes, flat, found = tf.reduce_sum(counts, axis=1), tf.reshape(tokens, [-1]), []
+    parts = (tf.split(each, sizes, num=len(widths)) for each in (first, entry))
+    for place, (width, firsts, entries) in enumerate(zip(widths, *parts)):
+        ids = tf.gather(flat, firsts[:, None] + tf.range(width))
+        words = tf.reshape(tf.gather(vectors, ids), [-1, width * vectors.shape[1]])
+        found.append(Windows(words, entries - place * rows))
+    return found
 
 
 @tf.custom_gradient
@@ -92,11 +99,10 @@ def max_over_time(values: tf.Tensor, document: tf.Tensor) -> tuple[tf.Tensor, Ca
 
 def _responses(tokens: tf.Tensor, vectors: tf.Tensor, kernels: list[tf.Tensor]) -> list[tuple[tf.Tensor, tf.Tensor]]:
     """For each kernel `[width, D, F]` its response to every window, float32 `[P, F]`, and the windows' documents."""
-    widest = max(kernel.shape[0] for kernel in kernels)
-    tokens, responses = pad_tokens(tokens, widest), []
-    for kernel in kernels:
+    widths, responses = [kernel.shape[0] for kernel in kernels], []
+    tokens = pad_tokens(tokens, max(widths))
+    for kernel, windows in zip(kernels, gather_windows(tokens, vectors, widths)):
         width, size, _ = kernel.shape
-        windows = gather_windows(tokens, vectors, width, widest)
         matrix = tf.reshape(kernel, tf.stack([width * size, tf.shape(kernel)[2]]))
         responses.append((tf.matmul(windows.vectors, matrix), windows.document))
     return responses

@@ -315,7 +315,7 @@ class TextEncoder(LayeredEncoder):
         tokens = text.padded(context["tokens"], examples["start"], examples["length"])
         counting = tf.range(tf.shape(context["vectors"])[0]) > 1
         vectors = tf.where(counting[:, None], context["vectors"], 0.0)
-        words = text.gather_windows(text.pad_tokens(tokens, 1), vectors, 1, 1)
+        words = text.gather_windows(text.pad_tokens(tokens, 1), vectors, [1])[0]
         known = tf.math.count_nonzero(tokens > 1, axis=1, keepdims=True, dtype=tf.float32)
         return tf.math.segment_sum(words.vectors, words.document) / tf.maximum(known, 1.0)
 

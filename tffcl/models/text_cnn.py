@@ -93,7 +93,7 @@ class TextCNN(_TextNetwork, Layered):
         sizes = self.config.kernel_sizes
         tokens = text.padded(context["tokens"], examples["start"], examples["length"])
         tokens = text.pad_tokens(tokens, max(sizes))
-        windows = [text.gather_windows(tokens, context["vectors"], k, max(sizes)).vectors for k in sizes]
+        windows = [each.vectors for each in text.gather_windows(tokens, context["vectors"], sizes)]
         return (*windows, self._features(kernels, self.local.split(local), context, examples))
 
 
