@@ -51,6 +51,8 @@ DP = ("--dp-base-clip", "0.5", "--dp-base-noise", "2")
         ("fedseit --runtime remote --workers h:1 --client-dir x", ["--client-dir: must be an absolute path", "x"]),
         ("fedseit --allow-pickle", ["--allow-pickle: is for a file"]),
         ("fedseit --penalty 3", ["--penalty is for", "fedcurv", "not for fedseit"]),
+        ("fedweit --foreign-projection mean", ["--foreign-projection: mean is for W_f", "fedweit has none"]),
+        ("alone --foreign-projection mean", ["--foreign-projection: mean is for W_f", "alone has none"]),
         ("fedseit --data digits", ["fedseit takes text data", "digits is image"]),
         ("fedseit --data sample --network mlp", ["mlp", "vector"]),
         ("fedavg --data sample --overlap 1", ["--overlap: is for sequence", "text"]),

@@ -390,3 +390,10 @@ def test_a_control_has_what_its_method_can_take_whatever_decides_on_that(tmp_pat
         assert (control.method.name, control.kind) == ("fedavg", "text")
         assert control.given == {**{name: given[name] for name in given if name not in left_out}, "seed": 7}
         assert experiment.control("fedseit").given == given
+
+
+def test_a_control_without_foreign_features_has_no_choice_of_their_projection():
+    experiment = Experiment("fedseit", data="sample", foreign_projection="mean", num_rounds=4)
+    for method in ("fedavg", "fedweit", "alone"):
+        assert experiment.control(method).given == {"num_rounds": 4}
+    assert experiment.control("fedseit").label == "fedseit+mean"

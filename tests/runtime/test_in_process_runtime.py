@@ -166,6 +166,16 @@ def test_a_client_goes_through_its_steps_without_waiting_for_others_and_through_
     assert sums == [([0, 101], 101), ([101, 104], 205), ([205, 109], 314)]
 
 
+def test_a_chain_may_have_more_steps_than_python_has_frames(in_process):
+    @tff.federated_computation(_INTS)
+    def compute(numbers):
+        for _ in range(400):
+            numbers = tff.federated_map(_add_one, numbers)
+        return numbers, tff.federated_sum(numbers)
+
+    assert compute([1, 2]) == ([401, 402], 803)
+
+
 def test_a_client_s_error_is_raised_though_an_earlier_one_is_never_done():
     fails = tff.tensorflow.computation(lambda x: tf.debugging.check_numerics(1.0 / x, "one over nought"), np.float32)
 

@@ -126,13 +126,7 @@ class Experiment:
             raise OptionError(
                 "clients_per_round", f"{self.clients_per_round} is more than --num-clients {self.num_clients}"
             )
-        others = self.method.foreign == "aligned" and self.selection == "previous" and not self.include_own
-        if others and self.num_clients < 2:
-            raise OptionError(
-                "num_clients",
-                f"{self.method.name} learns from the previous tasks of other clients and needs 2 or more, found "
-                f"{self.num_clients}; fedweit or local has one",
-            )
+        self._check_foreign()
         if self.dp_base_noise is not None and self.method.clients != "federated":
             raise OptionError(
                 "dp_base_clip", f"{self.method.name} has no updates of several clients that could be summed"
@@ -152,6 +146,21 @@ class Experiment:
                 raise OptionError(name, f"is for a table of your own, found {self.data_name or 'no data'}")
         if self.scenario != "domains" and self.data in loading.PAIRS:
             raise OptionError("scenario", f"{self.data} are domains of images, found {self.scenario}; take domains")
+
+    def _check_foreign(self) -> None:
+        """Raises OptionError for what cannot go with how foreign adaptives enter the network."""
+        others = self.method.foreign == "aligned" and self.selection == "previous" and not self.include_own
+        if others and self.num_clients < 2:
+            raise OptionError(
+                "num_clients",
+                f"{self.method.name} learns from the previous tasks of other clients and needs 2 or more, found "
+                f"{self.num_clients}; fedweit or local has one",
+            )
+        if self.values.get("foreign_projection") == "mean" and self.method.foreign != "aligned":
+            raise OptionError(
+                "foreign_projection",
+                f"mean is for W_f, which aligns foreign features: fedseit has it, {self.method.name} has none",
+            )
 
     def _check_growing(self) -> None:
         """Raises OptionError for what cannot go with one head over all classes seen."""
@@ -276,6 +285,8 @@ class Experiment:
         own = {name: value for name, value in self.given.items() if name in deciding}
         shared = Experiment(chosen, data=self.data, network=self.named["network"], **own).fields
         kept = {name: value for name, value in self.given.items() if name in shared}
+        if chosen.foreign != "aligned":
+            kept.pop("foreign_projection", None)
         return Experiment(**{**self.named, "method": method, **kept, **options})
 
     @property

@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -134,9 +134,25 @@ class Later(Clients):
 
     def member(self, index: int) -> Any:
         """A client's value; what it comes from is computed in the same thread."""
-        if self._found[index] is None:
-            self._found[index] = (self._compute(index),)
+        waiting = [self]  # in place of recursion, for which a long chain has too many steps
+        while waiting:
+            last = waiting.pop()
+            if last._found[index] is None:
+                before = [each for each in _later(last._source) if each._found[index] is None]
+                if before:
+                    waiting += [last, *before]
+                else:
+                    last._found[index] = (last._compute(index),)
         return self._found[index][0]
+
+
+def _later(source: Any) -> Iterator[Later]:
+    """The parts of a value at the clients that these compute when they are asked for."""
+    for part in source if isinstance(source, tuple) else (source,):
+        if isinstance(part, tuple):
+            yield from _later(part)
+        elif isinstance(part, Later):
+            yield part
 
 
 @dataclasses.dataclass(frozen=True)
