@@ -73,8 +73,9 @@ def once(function: Callable, told_apart: Callable[..., Hashable] = lambda *_, **
 
 # Options of which no process knows.
 _OF_A_RUN_ALONE = (
-    "embeddings", "num_clients", "num_rounds", "evaluate_every", "partition", "alpha", "output_dir", "client_dir",
-    "resume", "keep", "track", "quiet", "verbose", "runtime", "threads_per_client", "workers",
+    "embeddings", "num_clients", "num_rounds", "evaluate_every", "partition", "alpha", "train_classes", "task_at_test",
+    "output_dir", "client_dir", "resume", "keep", "track", "quiet", "verbose", "runtime", "threads_per_client",
+    "workers",
 )  # fmt: skip
 
 
@@ -90,24 +91,47 @@ def what_is_built(method: Any, plan: Any) -> str:
     return repr((method.name, options, sizes, plan.privacy, compose._in_parts.get()))
 
 
-def processes() -> dict[type, Callable]:
-    """Methods' `process`, by class, such that what equal plans ask for is composed once.
+def what_rehearses(model: Any, **options: object) -> str:
+    """What a process of FIL-VER depends on: its model to the bit, options, and whether parts alone are asked for."""
+    from tffcl.templates import compose
 
-    Composing a process and compiling its computations takes most of a short run's time. Those of FIL-VER also train an
-    encoder and note it on their plan, and stay as they are.
+    encoders = [each and (each.encoder, each.values.tobytes()) for each in (model.encoder, model.memory_encoder)]
+    first = None if model.initial is None else np.asarray(model.initial).tobytes()
+    described = encoders, model.classifier, first, model.label_mask, model.growing
+    return repr((described, sorted(options.items()), compose._in_parts.get()))
+
+
+def processes() -> list[tuple[object, str, Callable]]:
+    """Owner, name and replacement of what composes processes, such that what equal plans ask for is composed once.
+
+    Composing a process and compiling its computations takes most of a short run's time. Those of FIL-VER train an
+    encoder and note it on their plan each time; what is built on equal encoders is one.
     """
+    from tffcl.algorithms import fil_ver
     from tffcl.algorithms.incremental import AFCL
     from tffcl.algorithms.method import Method
+    from tffcl.experiment import plan
 
-    return {kind: once(kind.process, what_is_built) for kind in (Method, type(AFCL))}
+    inferring: dict[int, tuple] = {}  # with the process itself, so that no other has its id
+
+    def with_task_inference(process: Any, add: Callable = plan.with_task_inference) -> Any:
+        if id(process) not in inferring:
+            inferring[id(process)] = process, add(process)
+        return inferring[id(process)][1]
+
+    return [
+        *((kind, "process", once(kind.process, what_is_built)) for kind in (Method, type(AFCL))),
+        (fil_ver, "build_fil_ver", once(fil_ver.build_fil_ver, what_rehearses)),
+        (plan, "with_task_inference", with_task_inference),
+    ]
 
 
 @contextlib.contextmanager
-def built_once(of: dict[type, Callable] | None = None) -> Iterator[None]:
+def built_once(of: list[tuple[object, str, Callable]] | None = None) -> Iterator[None]:
     """Inside, methods compose a process once for all equal plans (`processes`)."""
     with pytest.MonkeyPatch.context() as patch:
-        for kind, process in (of or processes()).items():
-            patch.setattr(kind, "process", process)
+        for owner, name, composing in of or processes():
+            patch.setattr(owner, name, composing)
         yield
 
 

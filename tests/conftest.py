@@ -69,7 +69,7 @@ def run() -> Iterator[Callable]:
 
 
 @pytest.fixture(scope="module")
-def processes() -> dict[type, Callable]:
+def processes() -> list[tuple[object, str, Callable]]:
     """Of the file's tests: see `command_line.processes`."""
     import command_line
 
@@ -77,7 +77,7 @@ def processes() -> dict[type, Callable]:
 
 
 @pytest.fixture
-def built_once(processes: dict[type, Callable]) -> Iterator[None]:
+def built_once(processes: list[tuple[object, str, Callable]]) -> Iterator[None]:
     """Equal plans of the file's tests get one process."""
     import command_line
 

@@ -359,6 +359,7 @@ def test_fil_ver_learns_on_one_head():
 
 # -- parameters for each task -------------------------------------------------------------------------------------
 
+ONE_HEAD = {"share_dense": "start"}
 BY_TASK = [name for name in registry.METHODS.names if registry.find_method(name).by_task]
 
 
@@ -430,10 +431,11 @@ def inferred_by_hand(process, state, transfer, prepared, task_of):
     return scores
 
 
+@pytest.mark.usefixtures("built_once")
 @pytest.mark.parametrize(
     ("method", "kind", "options"),
     [
-        ("fedweit", "image", {"share_dense": "start"}),
+        ("fedweit", "image", ONE_HEAD),
         pytest.param("fedweit", "image", {"labels_per_task": 2}, marks=pytest.mark.slow),
         pytest.param("fedseit", "text", {}, marks=pytest.mark.slow),
         pytest.param("alone", "text", {"warm_start": True}, marks=pytest.mark.slow),
@@ -442,7 +444,7 @@ def inferred_by_hand(process, state, transfer, prepared, task_of):
 )  # fmt: skip
 def test_the_task_of_lowest_entropy_is_inferred_as_by_a_loop_over_tasks(method, kind, options, vectors):
     if options.get("labels_per_task") == 2:  # unmasked heads have as many columns as any task has classes
-        plan = experiment(method, kind, task_at_test="entropy", alpha=0.05, num_tasks=4).plan()
+        plan = experiment(method, kind, task_at_test="entropy", alpha=0.05, num_clients=3).plan()
     else:
         plan = by_task_plan(method, kind, vectors, task_at_test="entropy", **options)
     by_hand, of_run, infer = [], [], cohorts.inferred_scores
@@ -469,7 +471,7 @@ def test_the_task_of_lowest_entropy_is_inferred_as_by_a_loop_over_tasks(method, 
 @pytest.mark.usefixtures("built_once")
 @pytest.mark.slow
 def test_with_the_task_known_the_same_parameters_score_at_least_as_well():
-    plans = [by_task_plan("fedweit", task_at_test=way) for way in ("known", "entropy")]
+    plans = [by_task_plan("fedweit", task_at_test=way, **ONE_HEAD) for way in ("known", "entropy")]
     known, inferred = (plan.run() for plan in plans)
     assert known.bytes_up == inferred.bytes_up
     assert np.all(np.nan_to_num(known.scores) >= np.nan_to_num(inferred.scores))
@@ -672,7 +674,7 @@ class _Stopped(Exception):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ewc", "lwf", "target", "fot", "fedweit", *CLOSED])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path, method):
-    inferred = {"kind": "image", "task_at_test": "entropy"} if method == "fedweit" else {}
+    inferred = {"kind": "image", "task_at_test": "entropy", "num_clients": 3} if method == "fedweit" else {}
     chosen = experiment(method, **inferred, alpha=0.3, runtime="in-process")
     whole = chosen.replace(output_dir=str(tmp_path / "whole")).run()
     folder, save, calls = str(tmp_path / "stopped"), RunDirectory.save, []

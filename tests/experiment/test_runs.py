@@ -9,13 +9,11 @@ import sys
 
 import numpy as np
 import pytest
-from command_line import built_once, once, wrong
+from command_line import built_once, wrong
 from image_files import write_emnist
 from run_directories import results
 from serving import PATIENCE
 
-from tffcl import algorithms
-from tffcl.algorithms import fil_ver
 from tffcl.experiment import frozen
 from tffcl.flags import parse_run
 from tffcl.program.run_directory import RunDirectory
@@ -144,12 +142,7 @@ def _ver(run, tmp_path_factory):
     """The folder in which a short run was started, and how it ended; a process is built once for an encoder."""
     folder = tmp_path_factory.mktemp("fil-ver")
     (folder / "who.csv").write_text(WHO)
-
-    def asked(model, **options):
-        return model.encoder.values.tobytes(), repr(sorted(options.items(), key=lambda item: item[0]))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fil_ver, "build_fil_ver", once(algorithms.build_fil_ver, asked))
+    with built_once():
         yield folder, run(*VER, "--output-dir", "run", cwd=folder)
 
 

@@ -26,46 +26,52 @@ def scores(folder):
     return results["accuracy"], results["bytes_up"]
 
 
-@pytest.mark.slow
-def test_a_run_after_others_in_a_process_is_what_it_is_by_itself_and_a_failure_does_not_end_the_next(tmp_path):
+@pytest.fixture(name="finished", scope="module")
+def _finished(tmp_path_factory):
+    """A process is killed in its first run; the next one has a run, a run that fails, and another run."""
+    folder = tmp_path_factory.mktemp("workers")
     runs = [
-        small(tmp_path, "first", "--seed", "1"),
-        small(tmp_path, "wrong", "--seed", "1", "--num-tasks", "90"),
-        small(tmp_path, "second", "--seed", "2"),
+        small(folder, "long", "--num-rounds", "500"),
+        small(folder, "first", "--seed", "1"),
+        small(folder, "wrong", "--seed", "1", "--num-tasks", "90"),
+        small(folder, "second", "--seed", "2"),
     ]
-    (failure,) = workers.finish(runs, 1)
-    assert failure == f"wrong ended with exit code 2, see {tmp_path / 'wrong.log'}"
-    assert "tffcl: error: " in (tmp_path / "wrong.log").read_text()
-    by_itself = parse_run([*runs[2].flags, "--output-dir", str(tmp_path / "alone")])
-    by_itself.run()
-    assert scores(tmp_path / "second") == scores(tmp_path / "alone")
-    assert "accuracy %" in (tmp_path / "first.log").read_text()
-    assert (tmp_path / "first.log").stat().st_mode & 0o077 == 0
-    assert workers.finish(runs[::2], 1) == []  # they are there
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_costs_its_run_alone_and_the_run_goes_on_when_asked_again(tmp_path):
-    long = small(tmp_path, "long", "--num-rounds", "500")
-    found = []
-    begun = threading.Thread(target=lambda: found.extend(workers.finish([long, small(tmp_path, "next")], 1)))
-    started = []
+    failures, started = [], []
+    begun = threading.Thread(target=lambda: failures.extend(workers.finish(runs, 1)))
     popen = workers.subprocess.Popen
 
     def recorded(*args, **options):
         started.append(popen(*args, **options))
         return started[-1]
 
-    workers.subprocess.Popen = recorded
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers.subprocess, "Popen", recorded)
         begun.start()
-        while not (long.folder / "history.jsonl").exists() and begun.is_alive():
+        while not (runs[0].folder / "history.jsonl").exists() and begun.is_alive():
             time.sleep(0.1)
         os.kill(started[0].pid, signal.SIGKILL)
         begun.join()
-    finally:
-        workers.subprocess.Popen = popen
-    assert found == [f"long ended with exit code -9, see {long.log}"]
-    assert (tmp_path / "next" / "results.json").exists()
+    return folder, runs, failures, started
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_costs_its_run_alone_and_the_run_goes_on_when_asked_again(finished):
+    folder, (long, *_), failures, started = finished
+    assert f"long ended with exit code -9, see {long.log}" in failures
+    assert (folder / "first" / "results.json").exists()
     assert len(started) == 2
     assert long.command[-1] == "--resume"
+
+
+@pytest.mark.slow
+def test_a_run_after_others_in_a_process_is_what_it_is_by_itself_and_a_failure_does_not_end_the_next(finished):
+    folder, (_, first, wrong, second), failures, _ = finished
+    assert len(failures) == 2
+    assert f"wrong ended with exit code 2, see {wrong.log}" in failures
+    assert "tffcl: error: " in wrong.log.read_text()
+    by_itself = parse_run([*second.flags, "--output-dir", str(folder / "alone")])
+    by_itself.run()
+    assert scores(folder / "second") == scores(folder / "alone")
+    assert "accuracy %" in first.log.read_text()
+    assert first.log.stat().st_mode & 0o077 == 0
+    assert workers.finish([first, second], 1) == []  # they are there

@@ -14,7 +14,7 @@ from command_line import wrong
 from tffcl import reports
 from tffcl.errors import InputError
 from tffcl.program.results import results_of
-from tffcl.reports import curves, runs, summary, tables
+from tffcl.reports import curves, page, runs, summary, tables
 from tffcl.reports.tables import half_width, render
 
 CONFIG = {"num_clients": 2, "num_tasks": 2, "num_rounds": 2, "labels_per_task": 4, "split_seed": 42, "dataset": "trec6"}
@@ -53,6 +53,12 @@ def _folder(tmp_path):
         make(tmp_path / "b" / "deep" / f"seed{seed}", "fedavg", seed, (other, other - 0.1), penalty=seed * 0 + 0.5)
     make(tmp_path / "b" / "seed4", "fedavg", 4, (0.9, 0.7), finished=False, lines=4, penalty=0.5)
     return tmp_path
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """Pages without their pictures, which another test looks at."""
+    monkeypatch.setattr(page.Pictures, "__call__", lambda *_, **__: "")
 
 
 def test_means_intervals_and_paired_differences_by_hand(folder):
@@ -129,16 +135,16 @@ def test_the_page_holds_all_and_loads_nothing(folder, capsys):
     output = folder / "report.html"
     summary.report([folder], against="alone", output=output)
     assert capsys.readouterr().out == f"report: {output}\n"
-    page = output.read_text()
+    html = output.read_text()
     for part in ("+8.3 &plusmn;", "3 of 4 rounds", "Client 2", "penalty", "Settings that all share", "seed 4"):
-        assert part in page
-    addresses = re.findall(r'(?:src|href|url)\s*[=(]\s*"?([^")>]+)', page)
+        assert part in html
+    addresses = re.findall(r'(?:src|href|url)\s*[=(]\s*"?([^")>]+)', html)
     assert addresses
     assert all(each.startswith(("data:image/svg+xml;base64,", "#")) for each in addresses)
-    for picture in re.findall(r"base64,([^\"]+)", page):
+    for picture in re.findall(r"base64,([^\"]+)", html):
         assert xml.etree.ElementTree.fromstring(base64.b64decode(picture)).tag.endswith("svg")
-    assert "<script" not in page
-    ids = set(re.findall(r'id="([^"]+)"', page))
+    assert "<script" not in html
+    ids = set(re.findall(r'id="([^"]+)"', html))
     assert {each[1:] for each in addresses if each.startswith("#")} == ids
 
 
@@ -160,6 +166,7 @@ def test_names_of_the_user_are_text_in_a_page(tmp_path):
         ("html", ["<!DOCTYPE html>", "60.0 &plusmn; 24.8</td>"]),
     ],
 )
+@pytest.mark.usefixtures("no_pictures")
 def test_every_format_goes_to_the_terminal(folder, capsys, form, parts):
     summary.report([folder], form=form)
     out = capsys.readouterr().out
@@ -212,6 +219,7 @@ def test_mean_so_far_with_its_band_chance_and_joint(folder, tmp_path, monkeypatc
         (["--output", "gone/below/report.html"], ["gone/below"]),
     ],
 )
+@pytest.mark.usefixtures("no_pictures")
 def test_wrong_flags_are_one_line(run, folder, flags, parts):
     wrong(run("report", folder, *flags, cwd=folder), *parts)
 

@@ -288,16 +288,26 @@ def test_one_client_more_than_cores_or_as_many_as_these_have_room_for(given, at_
         assert entered._threads.at_once == at_once
 
 
+_THREADS = """
+import os
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tffcl import runtime
+for options in ({}, {"threads_per_client": 3}):
+    child = os.fork()  # one import for both; TensorFlow begins in the children alone
+    if child == 0:
+        with runtime.in_process(**options):
+            print(context.context().config.intra_op_parallelism_threads, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("option", "threads"), [("", "1"), ("threads_per_client=3", "3")])
-def test_threads_are_set_where_tensorflow_has_not_begun(option, threads):
-    lines = (
-        "import tensorflow as tf; from tffcl import runtime; from tensorflow.python.eager import context",
-        f"with runtime.in_process({option}): print(context.context().config.intra_op_parallelism_threads)",
-    )
+def test_threads_are_set_where_tensorflow_has_not_begun():
     environment = {name: value for name, value in os.environ.items() if name != "TF_NUM_INTRAOP_THREADS"}
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env=environment, capture_output=True, text=True)
-    assert done.stdout.strip() == threads, done.stderr
+    done = subprocess.run([sys.executable, "-c", _THREADS], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "3"], done.stderr
 
 
 def test_an_unknown_intrinsic_is_named():

@@ -117,6 +117,7 @@ def test_the_process_is_that_of_the_run(folder):
     assert process.max_classes == 2
 
 
+@pytest.mark.slow
 def test_states_that_clients_keep_are_read_where_they_lie(folder, tmp_path):
     _trained(folder, tmp_path / "run", client_dir=str(tmp_path / "clients"))
     run, text = tffcl.load_run(tmp_path / "run"), tf.constant(TEXTS.test_texts[:50])
@@ -367,6 +368,7 @@ def test_a_damaged_file_is_one_error(broken, name, content):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_snippets_of_the_pages_on_runs_run(folder, tmp_path, monkeypatch, capsys):
     docs = pathlib.Path(__file__).parents[2] / "docs"
     pages = "".join((docs / name).read_text() for name in ("from-run-to-use.md", "runs.md"))

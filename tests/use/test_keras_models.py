@@ -40,8 +40,7 @@ def layers(input_shape, num_classes):
 
 RUNS = {
     "fedseit": ("fedseit", {**TEXT, "kernel_sizes": (2, 3)}),
-    "fedseit, one head": ("fedseit", {"share_dense": "start", **TEXT}),
-    "fedweit": ("fedweit", TEXT),
+    "fedweit, one head": ("fedweit", {"share_dense": "start", **TEXT}),
     "replay": ("replay", TEXT),
     "fil-ver of text": ("fil-ver", {"data": "sample", "hidden": (8,), "embedding_size": 4, **SMALL}),
     "images": ("fedavg", {"data": "digits", "hidden": (8,), "filters": (2, 3), **SMALL}),
@@ -249,7 +248,7 @@ def test_a_word_is_known_in_both_of_unicode_s_forms():
 
 
 def test_a_tokeniser_of_one_s_own_is_no_part_of_a_model(folder, monkeypatch):
-    run, _ = _run("fedweit", folder)
+    run, _ = _run("fedweit, one head", folder)
     monkeypatch.setattr(run.plan, "dataset", dataclasses.replace(run.plan.dataset, unicode=None))
     with pytest.raises(RunError, match="tokeniser of your own"):
         keras_models.build(run, 0, 0)
