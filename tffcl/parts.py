@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -86,12 +87,19 @@ class Registry:
         return bool(_REFERENCE.fullmatch(reference)) or reference in self._installed()
 
     def _installed(self) -> Mapping[str, Any]:
-        from importlib import metadata  # slow to import, and names that ship do without
+        return _announced(self.group, tuple(sys.path))
 
-        points: Any = metadata.entry_points()
-        # Python 3.9 gives a mapping of groups.
-        chosen = points.select(group=self.group) if hasattr(points, "select") else points.get(self.group, ())
-        return {point.name: point for point in chosen}
+
+@functools.lru_cache(maxsize=16)
+def _announced(group: str, path: tuple[str, ...]) -> Mapping[str, Any]:
+    """Entry points of the packages on `sys.path`, by name; all packages are read for them, once."""
+    del path
+    from importlib import metadata  # slow to import, and names that ship do without
+
+    points: Any = metadata.entry_points()
+    # Python 3.9 gives a mapping of groups.
+    chosen = points.select(group=group) if hasattr(points, "select") else points.get(group, ())
+    return {point.name: point for point in chosen}
 
 
 @contextlib.contextmanager
