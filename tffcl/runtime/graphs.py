@@ -110,11 +110,13 @@ class GraphFunction:
 class _Part:
     """A concrete function of those of a graph's inputs that it reads, whose places among all are `reads`."""
 
-    def __init__(self, function: Callable[..., Any], reads: Sequence[int]) -> None:
+    def __init__(self, function: Any, reads: Sequence[int]) -> None:
         self._function, self.reads = function, reads
+        # What the function calls at last: from tensors to tensors, in half the time of finding out how it was called.
+        self._call = function._inference_function
 
-    def __call__(self, *inputs: tf.Tensor) -> Any:
-        return self._function(*[inputs[place] for place in self.reads])
+    def __call__(self, *inputs: tf.Tensor) -> Sequence[tf.Tensor]:
+        return self._call(*[inputs[place] for place in self.reads]) or ()  # None of no outputs
 
 
 class _TablesAndQueues:
