@@ -57,15 +57,7 @@ from tffcl.client_works.options import Decomposition, LocalTraining
 from tffcl.client_works.penalties import Measure, Penalties, PenaltySet
 from tffcl.client_works.plain import NetworkWork
 from tffcl.client_works.randomness import Step
-from tffcl.layers.kernels import (
-    KernelLayout,
-    absolute_sum,
-    decomposed_kernel,
-    foreign_sum,
-    foreign_sums,
-    prune,
-    soft_threshold,
-)
+from tffcl.layers.kernels import KernelLayout, absolute_sum, decomposed_kernel, foreign_sums, prune, soft_threshold
 from tffcl.models.network import Network, Tensors, occurring
 
 # The parameters of a task; a row of each is kept of every past task.
@@ -194,17 +186,21 @@ class DecomposedWork(NetworkWork):
     def model(self, values: Values, state: Tensors) -> Model:
         layout = self.network.kernels
         kernels = decomposed_kernel(layout, values["base"], values["mask_logits"], values["adaptive"])
-        if self._adds_foreign and isinstance(kernels, tuple):
-            rows = state["foreign"]
-            sums = foreign_sums(layout, values["attention"][: tf.shape(rows[0])[0]], rows)
-            kernels = tuple(kernel + own for kernel, own in zip(kernels, sums))
-        elif self._adds_foreign:
-            kernels += self._foreign_sum(values["attention"], state["foreign"])
+        if self._adds_foreign:
+            others = values["attention"], state["foreign"]
+            if isinstance(kernels, tuple):
+                kernels = tuple(map(tf.add, kernels, self._foreign_sums(*others)))
+            else:
+                kernels += self._foreign_sum(*others)
         return Model(self.network, kernels, values["local"], values["attention"], state["plan"])
 
     def _foreign_sum(self, attention: tf.Tensor, foreign: tf.Tensor | Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.concat(self._foreign_sums(attention, foreign), 0)
+
+    def _foreign_sums(self, attention: tf.Tensor, foreign: tf.Tensor | Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Each kernel by itself, of the entries that there are."""
         rows = foreign if isinstance(foreign, tf.Tensor) else foreign[0]
-        return foreign_sum(self.network.kernels, attention[: tf.shape(rows)[0]], foreign)
+        return foreign_sums(self.network.kernels, attention[: tf.shape(rows)[0]], foreign)
 
     # -- what passes between server and client ---------------------------------------------------------------
 

@@ -120,17 +120,15 @@ class Later(Clients):
     @property
     def members(self) -> list:  # type: ignore[override]
         """The values, in the order of the clients."""
-        return self.each(lambda member: None)
-
-    def each(self, take: Callable[[Any], Any]) -> list:
-        """As `members`; `take` gets each in the order of the clients, while others may still compute."""
         every = range(len(self._found))
-        if not self.ready:
-            return self._threads.run_each(self.member, every, take)
-        found = [self.member(index) for index in every]
-        for member in found:
-            take(member)
-        return found
+        return [self.member(index) for index in every] if self.ready else self._threads.run_each(self.member, every)
+
+    def each(self, take: Callable[[Any], Any]) -> None:
+        """Hands on one value after the other, in the order of the clients, while others may still compute."""
+        if self.ready:
+            super().each(take)
+        else:
+            self._threads.run_each(self.member, range(len(self._found)), take)
 
     def member(self, index: int) -> Any:
         """A client's value; what it comes from is computed in the same thread."""
@@ -279,11 +277,7 @@ def _aggregate(scope: Scope, argument: tuple) -> Any:
         nonlocal total
         total = accumulate.call((total, member))
 
-    if isinstance(placed, Later):  # the sum grows while clients compute
-        placed.each(add)
-    else:
-        for member in scope.members(placed):
-            add(member)
+    (Clients(scope.members(placed)) if isinstance(placed, Everyone) else placed).each(add)
     return report.call(total)
 
 
@@ -364,7 +358,7 @@ _THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"  # TensorFlow's own
 
 _planner = Planner()
 _planner_lock = threading.Lock()
-_known_plans: dict[int, tuple[weakref.ref, Plan]] = {}  # by the identity of computations that live
+_known_plans = values.ByIdentity()
 
 
 @functools.lru_cache(maxsize=_MAX_KEPT_PLANS)
@@ -378,11 +372,11 @@ def _plan(computation: Any) -> Plan:
 
 def _plan_of(computation: Any) -> Plan:
     """As `_plan`, without a look through all bytes of a computation that has been called before."""
-    reference, plan = _known_plans.get(id(computation), (None, None))
-    if plan is None or reference is None or reference() is not computation:
+    plan = _known_plans.get(computation)
+    if plan is None:
         with _planner_lock:
-            plan, key = _plan(computation), id(computation)
-        _known_plans[key] = weakref.ref(computation, lambda _: _known_plans.pop(key, None)), plan
+            plan = _plan(computation)
+        _known_plans.note(computation, plan)
     return plan
 
 

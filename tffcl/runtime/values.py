@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 import numpy as np
@@ -36,6 +36,11 @@ class Clients:
     def member(self, index: int) -> Any:
         """A client's own value."""
         return self.members[index]
+
+    def each(self, take: Callable[[Any], Any]) -> None:
+        """Hands on one value after the other, in the order of the clients."""
+        for member in self.members:
+            take(member)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +137,8 @@ def check_entries(value: Any, type_spec: tff.Type, where: str = "argument") -> N
 def _elements(value: Any, type_spec: tff.StructType, where: str) -> list[tuple[Any, tff.Type, str]]:
     """The elements of a structure, each with its type and its name in errors."""
     try:
-        found = value.items() if type(value) is OrderedDict else tff.structure.from_container(value)
-        items = list(found) if type(value) is OrderedDict else tff.structure.to_elements(found)
+        ordered = type(value) is OrderedDict  # has a short way of its own
+        items = list(value.items()) if ordered else tff.structure.to_elements(tff.structure.from_container(value))
     except TypeError as error:
         raise errors.ArgumentError(
             f"{where}: expected a structure of type {type_spec}, found {type(value).__name__}"
@@ -249,14 +254,32 @@ def _in_containers(item: Any, type_spec: tff.Type) -> Any:
 
 # -- out -------------------------------------------------------------------------------------------------------
 
+
+class ByIdentity:
+    """What is known of objects, each for as long as it lives; no object is compared or hashed."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref, Any]] = {}
+
+    def get(self, known: Any) -> Any:
+        """What was noted of this object; None of others."""
+        reference, value = self._known.get(id(known), (None, None))
+        return value if reference is not None and reference() is known else None
+
+    def note(self, known: Any, value: Any) -> None:
+        """Keeps a value for an object."""
+        key = id(known)
+        self._known[key] = weakref.ref(known, lambda _: self._known.pop(key, None)), value
+
+
 # Arrays that came out of tensors: they lie on the tensors' memory, which may therefore go in again as it is.
-_known_tensors: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
+_known_tensors = ByIdentity()
 
 
 def known_tensor(value: Any) -> Any:
     """The tensor on whose memory an array lies, if it is one of ours; else the value itself."""
-    reference, tensor = _known_tensors.get(id(value), (None, None))
-    return tensor if reference is not None and reference() is value else value
+    tensor = _known_tensors.get(value)
+    return value if tensor is None else tensor
 
 
 def to_array(tensor: Any) -> Any:
@@ -272,8 +295,7 @@ def to_array(tensor: Any) -> Any:
             value.flags.writeable = False
         return value
     value = np.asarray(memoryview(tensor))
-    key = id(value)
-    _known_tensors[key] = weakref.ref(value, lambda _: _known_tensors.pop(key, None)), tensor
+    _known_tensors.note(value, tensor)
     return value
 
 
